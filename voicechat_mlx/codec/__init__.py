@@ -1,0 +1,1 @@
+"""Network 4: the audio codec, waveform ↔ 31 codes per 80 ms."""

@@ -1,0 +1,88 @@
+"""The codec's 16-point STFT with hop 4, forward and inverse, as matrix products.
+
+A 16-point transform is an 18 × 16 matrix, so no FFT is needed and the inverse runs as a stream: the last three
+windowed frames are carried, and each hop of output is complete once four frames have covered it.
+Unusual: each inverse frame is clipped to ±window before it is windowed again.
+"""
+
+from __future__ import annotations
+
+import math
+
+import mlx.core as mx
+import numpy as np
+
+from voicechat_mlx.nn.activations import softplus
+from voicechat_mlx.nn.cache import Cache, Tail
+
+MAX_MAGNITUDE = 100.0
+
+
+class OverlapCache(Cache):
+    """The windowed frames that still overlap what comes next; `real` is 0 for those before the start."""
+
+    def __init__(self, batch: int, overlap: int, n_fft: int) -> None:
+        self.frames = Tail(batch, overlap, n_fft, dtype=mx.float32)
+        self.real = Tail(1, overlap, dtype=mx.float32)
+
+
+class ShortStft:
+    """Periodic Hann, `center=False`; `edge` = (n_fft - hop) / 2 samples belong to the padding at each end."""
+
+    def __init__(self, n_fft: int, hop_length: int) -> None:
+        self.n_fft, self.hop_length = n_fft, hop_length
+        self.edge = (n_fft - hop_length) // 2
+        n, k = np.arange(n_fft), np.arange(n_fft // 2 + 1)
+        window = 0.5 - 0.5 * np.cos(2 * np.pi * n / n_fft)
+        angles = 2 * np.pi * np.outer(k, n) / n_fft
+        forward = np.concatenate([np.cos(angles), -np.sin(angles)]) * window
+        weights = np.where((k == 0) | (k == n_fft // 2), 1.0, 2.0)[:, None] / n_fft
+        inverse = np.concatenate([weights * np.cos(angles), -weights * np.sin(angles)])
+        self._window = mx.array(window.astype(np.float32))
+        self._forward = mx.array(forward.T.astype(np.float32))
+        self._inverse = mx.array(inverse.astype(np.float32))
+        self._energy = mx.array((window**2).reshape(-1, hop_length).astype(np.float32))
+
+    def transform(self, wave: mx.array) -> mx.array:
+        """(B, N) samples, N a multiple of the hop → (B, N / hop, 18): real parts, then imaginary parts."""
+        padded = mx.pad(wave, [(0, 0), (self.edge, self.edge)])
+        hops = padded.reshape(padded.shape[0], -1, self.hop_length)
+        per_frame = self.n_fft // self.hop_length
+        count = hops.shape[1] - per_frame + 1
+        frames = mx.concatenate([hops[:, i : i + count] for i in range(per_frame)], axis=-1)
+        return frames @ self._forward
+
+    def make_cache(self, batch: int) -> OverlapCache:
+        """Before the first frame."""
+        return OverlapCache(batch, self.n_fft // self.hop_length - 1, self.n_fft)
+
+    def inverse(self, features: mx.array, cache: OverlapCache) -> mx.array:
+        """(B, T, 18) magnitude logits and phases → (B, hop·T): the stream's next samples, `edge` samples late.
+
+        magnitude = 100 · exp(-softplus(ln 100 - m)); the imaginary parts of the first and last bin are zero.
+        """
+        bins = self.n_fft // 2 + 1
+        logits, phase = features[..., :bins], features[..., bins:]
+        magnitude = MAX_MAGNITUDE * mx.exp(-softplus(math.log(MAX_MAGNITUDE) - logits))
+        inner = mx.array([0.0, *[1.0] * (bins - 2), 0.0])
+        spectrum = mx.concatenate([magnitude * mx.cos(phase), magnitude * mx.sin(phase) * inner], axis=-1)
+        frames = mx.clip(spectrum @ self._inverse, -self._window, self._window) * self._window
+        return self._overlap(frames, mx.ones((1, features.shape[1])), cache)
+
+    def flush(self, cache: OverlapCache) -> mx.array:
+        """The samples still held back at the end of the stream: (B, edge)."""
+        overlap = self.n_fft // self.hop_length - 1
+        silence = mx.zeros((cache.frames.steps.shape[0], overlap, self.n_fft))
+        return self._overlap(silence, mx.zeros((1, overlap)), cache)[:, : self.edge]
+
+    def _overlap(self, frames: mx.array, real: mx.array, cache: OverlapCache) -> mx.array:
+        """Hop j is Σ_i quarter i of frame j - i, divided by the window energy that fell on it."""
+        count, per_frame = frames.shape[1], self.n_fft // self.hop_length
+        frames = cache.frames.extend(frames).reshape(frames.shape[0], -1, per_frame, self.hop_length)
+        flags = cache.real.extend(real)[0]
+        total, energy = mx.zeros(()), mx.zeros(())
+        for quarter in range(per_frame):
+            start = per_frame - 1 - quarter
+            total = total + frames[:, start : start + count, quarter]
+            energy = energy + flags[start : start + count, None] * self._energy[quarter]
+        return (total / mx.maximum(energy, 1e-11)).reshape(frames.shape[0], count * self.hop_length)

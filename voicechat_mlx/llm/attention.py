@@ -1,0 +1,38 @@
+"""Grouped-query attention without any positional encoding: the Mamba layers around it carry the order."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mlx import nn
+
+from voicechat_mlx.config import TextConfig
+from voicechat_mlx.nn.attention import attend, split_heads
+from voicechat_mlx.nn.cache import KVCache
+
+
+class Attention(nn.Module):
+    """(B, T, hidden) → (B, T, hidden), scale head_dim^-0.5."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self._heads, self._kv_heads, self._head_dim = (
+            config.num_attention_heads,
+            config.num_key_value_heads,
+            config.head_dim,
+        )
+        hidden = config.hidden_size
+        self.q_proj = nn.Linear(hidden, self._heads * self._head_dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
+        self.o_proj = nn.Linear(self._heads * self._head_dim, hidden, bias=False)
+
+    def make_cache(self, batch: int, dtype: mx.Dtype) -> KVCache:
+        """Every earlier position stays visible."""
+        return KVCache(batch, self._kv_heads, self._head_dim, window=None, dtype=dtype)
+
+    def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
+        """Advance by T positions; `mask` is `cache.mask(T)`."""
+        q = split_heads(self.q_proj(x), self._heads)
+        k = split_heads(self.k_proj(x), self._kv_heads)
+        v = split_heads(self.v_proj(x), self._kv_heads)
+        return self.o_proj(attend(q, k, v, cache, scale=self._head_dim**-0.5, mask=mask))

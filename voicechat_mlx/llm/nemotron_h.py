@@ -1,0 +1,86 @@
+"""Nemotron-H: pre-norm residual blocks of three kinds, laid out by a pattern of letters (M, * and -).
+
+It has no token embedding and no head of its own: VoiceChat feeds fused embeddings and owns both heads.
+Source: NVIDIA 2025 (Nemotron-H), Nemotron Nano 2.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from voicechat_mlx.config import TextConfig
+from voicechat_mlx.llm.attention import Attention
+from voicechat_mlx.llm.mamba import Mamba2Mixer
+from voicechat_mlx.nn.activations import relu
+from voicechat_mlx.nn.cache import Cache, KVCache, begin_step, end_step
+
+
+class LayersCache(Cache):
+    """One cache per layer; MLP layers have none, so their place holds an empty `Cache`."""
+
+    def __init__(self, layers: list[Any]) -> None:
+        self.layers = layers
+
+
+class Mlp(nn.Module):
+    """down_proj(relu(up_proj(x))²)."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(B, T, hidden) → the same shape."""
+        return self.down_proj(mx.square(relu(self.up_proj(x))))
+
+
+class Block(nn.Module):
+    """x + mixer(norm(x)), the mixer chosen by one letter of the pattern."""
+
+    def __init__(self, config: TextConfig, letter: str) -> None:
+        super().__init__()
+        self.norm = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self._letter = letter
+        self.mixer = {"M": Mamba2Mixer, "*": Attention, "-": Mlp}[letter](config)
+
+    def make_cache(self, batch: int, dtype: mx.Dtype) -> Cache:
+        """What this kind of mixer remembers."""
+        cache: Cache = Cache() if self._letter == "-" else self.mixer.make_cache(batch, dtype)
+        return cache
+
+    def __call__(self, x: mx.array, cache: Any, mask: mx.array | None) -> mx.array:
+        """(B, T, hidden) → the same shape."""
+        normed = self.norm(x)
+        if self._letter == "M":
+            return x + self.mixer(normed, cache)
+        if self._letter == "*":
+            return x + self.mixer(normed, cache, mask)
+        return x + self.mixer(normed)
+
+
+class NemotronH(nn.Module):
+    """Fused embeddings (B, T, hidden) → hidden states after `norm_f` (B, T, hidden)."""
+
+    def __init__(self, config: TextConfig) -> None:
+        super().__init__()
+        self.layers = [Block(config, letter) for letter in config.hybrid_override_pattern]
+        self.norm_f = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+
+    def make_cache(self, batch: int, dtype: mx.Dtype) -> LayersCache:
+        """The beginning of a timeline."""
+        return LayersCache([layer.make_cache(batch, dtype) for layer in self.layers])
+
+    def __call__(self, x: mx.array, cache: LayersCache | None = None) -> mx.array:
+        """Advance by T positions, from the beginning when there is no cache."""
+        cache = cache or self.make_cache(x.shape[0], x.dtype)
+        steps = x.shape[1]
+        begin_step(cache, steps)
+        mask = next((entry.mask(steps) for entry in cache.layers if isinstance(entry, KVCache)), None)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            x = layer(x, layer_cache, mask)
+        end_step(cache, steps)
+        return self.norm_f(x)

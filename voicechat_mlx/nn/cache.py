@@ -1,0 +1,160 @@
+"""What a causal stage remembers of its past, as small objects whose only mutable content is arrays.
+
+A stage is `y = stage(x, cache)`: it reads the cache, replaces its arrays, and returns as many frames as came in.
+Arrays keep their shape from step to step (key/value buffers grow in blocks, between steps), so a per-frame step
+can be compiled with `arrays_of(cache)` as explicit inputs and outputs.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Sequence
+from typing import Self
+
+import mlx.core as mx
+
+KV_BLOCK = 256
+"""Key/value buffers grow by this many positions: 20 s of talk."""
+
+
+class Cache:
+    """Base of every cache: attributes are arrays, further caches, lists of caches, or plain constants."""
+
+    def clone(self) -> Self:
+        """An independent cache with the same past. Arrays are shared: they are never changed in place."""
+        twin = copy.copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, Cache):
+                setattr(twin, name, value.clone())
+            elif isinstance(value, list):
+                setattr(twin, name, [entry.clone() for entry in value])
+        return twin
+
+
+def _slots(cache: Cache) -> Iterator[tuple[Cache, str]]:
+    for name, value in vars(cache).items():
+        if isinstance(value, mx.array):
+            yield cache, name
+        elif isinstance(value, Cache):
+            yield from _slots(value)
+        elif isinstance(value, list):
+            for entry in value:
+                yield from _slots(entry)
+
+
+def arrays_of(cache: Cache) -> list[mx.array]:
+    """Every array of a cache tree, in a fixed order."""
+    return [getattr(owner, name) for owner, name in _slots(cache)]
+
+
+def set_arrays(cache: Cache, arrays: Sequence[mx.array]) -> None:
+    """Put arrays back in the order of `arrays_of`."""
+    for (owner, name), value in zip(list(_slots(cache)), arrays, strict=True):
+        setattr(owner, name, value)
+
+
+class Tail(Cache):
+    """The last `length` steps (axis 1) of a stream, zeros before its beginning."""
+
+    def __init__(self, batch: int, length: int, *shape: int, dtype: mx.Dtype) -> None:
+        self.steps = mx.zeros((batch, length, *shape), dtype=dtype)
+
+    def extend(self, x: mx.array) -> mx.array:
+        """(B, T, …) → (B, length + T, …), and remember the newest `length` steps."""
+        length = self.steps.shape[1]
+        joined = mx.concatenate([self.steps, x], axis=1)
+        self.steps = joined[:, joined.shape[1] - length :]
+        return joined
+
+
+class KVCache(Cache):
+    """Keys and values of an attention layer, (B, H, capacity, D), written at position modulo capacity.
+
+    With a `window` W the capacity never passes W and old positions are overwritten; a frame sees itself and the
+    W - 1 frames before it. Without one the buffer grows for ever. `position` is the host's count of frames,
+    `offset` the same number on the device, so that a compiled step need not be rebuilt for every frame.
+    """
+
+    def __init__(self, batch: int, heads: int, head_dim: int, window: int | None, dtype: mx.Dtype) -> None:
+        self.window = window
+        self.position = 0
+        self.offset = mx.array(0, dtype=mx.int32)
+        self.keys = mx.zeros((batch, heads, 0, head_dim), dtype=dtype)
+        self.values = mx.zeros((batch, heads, 0, head_dim), dtype=dtype)
+
+    @property
+    def capacity(self) -> int:
+        """Positions that the buffers hold."""
+        return self.keys.shape[2]
+
+    def reserve(self, steps: int) -> None:
+        """Make room for `steps` more positions. Call once before a step; the only place where shapes change."""
+        needed = -(-(self.position + steps) // KV_BLOCK) * KV_BLOCK
+        needed = needed if self.window is None else min(needed, self.window)
+        if needed > self.capacity:
+            batch, heads, _, head_dim = self.keys.shape
+            room = mx.zeros((batch, heads, needed - self.capacity, head_dim), dtype=self.keys.dtype)
+            self.keys = mx.concatenate([self.keys, room], axis=2)
+            self.values = mx.concatenate([self.values, room], axis=2)
+
+    def mask(self, steps: int) -> mx.array:
+        """Which of the keys that `update` will return each of the next `steps` queries may see: (steps, keys) bool."""
+        queries = self.offset + mx.arange(steps)[:, None]
+        newest = self.offset - 1 if self._wraps(steps) else self.offset + (steps - 1)
+        slots = mx.arange(self.capacity)[None]
+        positions = newest - mx.remainder(newest - slots, self.capacity)
+        if self._wraps(steps):
+            positions = mx.concatenate([positions, self.offset + mx.arange(steps)[None]], axis=1)
+        visible = (positions >= 0) & (positions <= queries)
+        return visible if self.window is None else visible & (positions > queries - self.window)
+
+    def update(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
+        """Add (B, H, T, D) keys and values; return those to attend over, in the order that `mask(T)` describes."""
+        steps = keys.shape[2]
+        if self._wraps(steps):
+            seen = mx.concatenate([self.keys, keys], axis=2), mx.concatenate([self.values, values], axis=2)
+            newest = self._newest_in_slots(steps)
+            self.keys, self.values = (mx.take(joined, newest, axis=2) for joined in seen)
+        else:
+            start = mx.remainder(self.offset, self.capacity)[None]
+            self.keys = mx.slice_update(self.keys, keys, start, axes=(2,))
+            self.values = mx.slice_update(self.values, values, start, axes=(2,))
+            seen = self.keys, self.values
+        self.offset = self.offset + steps
+        return seen
+
+    def _newest_in_slots(self, steps: int) -> mx.array:
+        """For each slot, where its newest frame lies in (old slots, new steps) joined."""
+        last = self.position + steps - 1
+        positions = (last - (last - slot) % self.capacity for slot in range(self.capacity))
+        joined = [
+            slot if position < self.position else self.capacity + position - self.position
+            for slot, position in enumerate(positions)
+        ]
+        return mx.array(joined, dtype=mx.int32)
+
+    def _wraps(self, steps: int) -> bool:
+        """Whether writing several steps at once would overwrite positions that some of them still see."""
+        return steps > 1 and self.position + steps > self.capacity
+
+
+def kv_caches(cache: Cache) -> Iterator[KVCache]:
+    """Every key/value cache of a cache tree."""
+    if isinstance(cache, KVCache):
+        yield cache
+    for value in vars(cache).values():
+        for entry in value if isinstance(value, list) else [value]:
+            if isinstance(entry, Cache):
+                yield from kv_caches(entry)
+
+
+def begin_step(cache: Cache, steps: int) -> None:
+    """Reserve room in every key/value cache of a tree for the coming step."""
+    for entry in kv_caches(cache):
+        entry.reserve(steps)
+
+
+def end_step(cache: Cache, steps: int) -> None:
+    """Advance the host's position of every key/value cache of a tree."""
+    for entry in kv_caches(cache):
+        entry.position += steps

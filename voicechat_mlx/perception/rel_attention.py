@@ -1,0 +1,91 @@
+"""Self-attention with relative positions over a sliding window of left_context + 1 frames (Transformer-XL form).
+
+score(i, j) = ((q_i + u) · k_j + (q_i + v) · p_{i-j}) / √head_dim for 0 ≤ i - j ≤ left_context.
+Unusual: the window never changes, so `linear_pos` of its left_context + 1 positions is computed once per model
+instead of once per call, and the keys that a frame sees are always the cache plus the new frames.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+
+from voicechat_mlx.nn.attention import merge_heads, split_heads
+from voicechat_mlx.nn.cache import Cache, Tail
+
+
+def sinusoids(distances: int, d_model: int) -> mx.array:
+    """Position vectors of distances 0 … distances - 1, sine in even columns and cosine in odd: (distances, d_model)."""
+    rates = np.exp(np.arange(0, d_model, 2, dtype=np.float32) * -(np.log(10000.0) / d_model))
+    angles = np.arange(distances, dtype=np.float32)[:, None] * rates
+    return mx.array(np.stack([np.sin(angles), np.cos(angles)], axis=-1).reshape(distances, d_model).astype(np.float32))
+
+
+class RelPosCache(Cache):
+    """Keys and values of the last left_context frames, and on the device how many of them are real."""
+
+    def __init__(self, batch: int, left_context: int, d_model: int, dtype: mx.Dtype) -> None:
+        self.keys = Tail(batch, left_context, d_model, dtype=dtype)
+        self.values = Tail(batch, left_context, d_model, dtype=dtype)
+        self.seen = mx.array(0, dtype=mx.int32)
+
+
+def shear(by_distance: mx.array) -> mx.array:
+    """(B, H, T, W), column c for key i + c of query i → (B, H, T, W - 1 + T), column j for key j.
+
+    Padding each row by T and reading the same numbers with rows one shorter moves row i right by i places.
+    """
+    batch, heads, steps, width = by_distance.shape
+    if steps == 1:
+        return by_distance
+    padded = mx.pad(by_distance, [(0, 0), (0, 0), (0, 0), (0, steps)])
+    flat = padded.reshape(batch, heads, -1)[..., : steps * (width - 1 + steps)]
+    return flat.reshape(batch, heads, steps, width - 1 + steps)
+
+
+class RelPosMultiHeadAttention(nn.Module):
+    """(B, T, d_model) → (B, T, d_model)."""
+
+    def __init__(self, d_model: int, n_heads: int, left_context: int) -> None:
+        super().__init__()
+        self._heads, self._left = n_heads, left_context
+        self._scale = (d_model // n_heads) ** -0.5
+        self.linear_q = nn.Linear(d_model, d_model, bias=False)
+        self.linear_k = nn.Linear(d_model, d_model, bias=False)
+        self.linear_v = nn.Linear(d_model, d_model, bias=False)
+        self.linear_pos = nn.Linear(d_model, d_model, bias=False)
+        self.linear_out = nn.Linear(d_model, d_model, bias=False)
+        self.pos_bias_u = mx.zeros((n_heads, d_model // n_heads))
+        self.pos_bias_v = mx.zeros((n_heads, d_model // n_heads))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Project the window's positions, farthest first: (H, left_context + 1, head_dim)."""
+        d_model = self.pos_bias_u.size
+        table = sinusoids(self._left + 1, d_model)[::-1].astype(self.pos_bias_u.dtype)
+        self._positions = split_heads(self.linear_pos(table[None]), self._heads)[0]
+
+    def make_cache(self, batch: int, dtype: mx.Dtype) -> RelPosCache:
+        """An empty window."""
+        return RelPosCache(batch, self._left, self.pos_bias_u.size, dtype)
+
+    def __call__(self, x: mx.array, cache: RelPosCache | None = None) -> mx.array:
+        """Each frame attends to itself and the left_context frames before it."""
+        cache = cache or self.make_cache(x.shape[0], x.dtype)
+        steps = x.shape[1]
+        q = split_heads(self.linear_q(x), self._heads)
+        k = split_heads(cache.keys.extend(self.linear_k(x)), self._heads)
+        v = split_heads(cache.values.extend(self.linear_v(x)), self._heads)
+        by_distance = (q + self.pos_bias_v[:, None]) @ self._positions.swapaxes(-1, -2)
+        bias = mx.where(self._mask(steps, cache.seen), shear(by_distance) * self._scale, -1e30)
+        cache.seen = mx.minimum(cache.seen + steps, self._left)
+        q = q + self.pos_bias_u[:, None]
+        context = mx.fast.scaled_dot_product_attention(q, k, v, scale=self._scale, mask=bias.astype(q.dtype))
+        return self.linear_out(merge_heads(context))
+
+    def _mask(self, steps: int, seen: mx.array) -> mx.array:
+        """Key column j is frame j - left_context from the first new one; older than `seen` is not real."""
+        columns = mx.arange(self._left + steps)[None]
+        distance = self._left + mx.arange(steps)[:, None] - columns
+        return (distance >= 0) & (distance <= self._left) & (columns >= self._left - seen)

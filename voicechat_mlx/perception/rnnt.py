@@ -1,0 +1,148 @@
+"""The transcript branch: an RNN transducer decoded greedily, at most `max_symbols` pieces per 80 ms frame.
+
+Unusual: the prediction network moves only when a piece is emitted, so its projection is kept between frames and
+one joint evaluation covers many frames at once, up to the next piece. Source: Graves 2012.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import mlx.core as mx
+import numpy as np
+from mlx import nn
+from numpy.typing import NDArray
+
+from voicechat_mlx.config import AudioConfig
+from voicechat_mlx.nn.activations import relu
+from voicechat_mlx.nn.cache import Cache
+from voicechat_mlx.nn.lstm import LSTM, LSTMCache
+
+LOOKAHEAD_FRAMES = 16
+"""Frames per joint evaluation: long enough to skip silence, short enough not to waste work at each piece."""
+
+
+class DecRnn(nn.Module):
+    """Holds the LSTM under the checkpoint's path `dec_rnn.lstm`."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = LSTM(width, width, layers)
+
+
+class PredictionNetwork(nn.Module):
+    """Piece history → prediction vector. Blank is never embedded: before the first piece the input is zero."""
+
+    def __init__(self, vocab_size: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocab_size + 1, width)
+        self.dec_rnn = DecRnn(width, layers)
+
+    def __call__(self, piece: mx.array | None, cache: LSTMCache) -> mx.array:
+        """One piece id (1,), or None for the start → (1, width)."""
+        x = mx.zeros((1, self.embed.weight.shape[1])) if piece is None else self.embed(piece)
+        return self.dec_rnn.lstm(x, cache)
+
+
+class RnntDecoder(nn.Module):
+    """Holds the prediction network under the checkpoint's path `rnnt_decoder.prediction`."""
+
+    def __init__(self, config: AudioConfig) -> None:
+        super().__init__()
+        decoder = config.decoder
+        self.prediction = PredictionNetwork(decoder.vocab_size, decoder.pred_hidden, decoder.pred_rnn_layers)
+
+
+class JointNetwork(nn.Module):
+    """linear(relu(enc(e) + pred(p))): logits over the pieces and blank, which is the last."""
+
+    def __init__(self, config: AudioConfig) -> None:
+        super().__init__()
+        joint = config.joint
+        self.enc = nn.Linear(joint.encoder_hidden, joint.joint_hidden)
+        self.pred = nn.Linear(joint.pred_hidden, joint.joint_hidden)
+        self.joint_net = [nn.ReLU(), nn.Identity(), nn.Linear(joint.joint_hidden, joint.num_classes + 1)]
+
+    def __call__(self, encoder_term: mx.array, prediction_term: mx.array) -> mx.array:
+        """enc(e) (F, joint), pred(p) (1, joint) → logits (F, V + 1)."""
+        return self.joint_net[2](relu(encoder_term + prediction_term))
+
+
+class RnntCache(Cache):
+    """Where greedy decoding stands: the LSTM after the last piece, and its projected output."""
+
+    def __init__(self, lstm: LSTMCache, prediction_term: mx.array) -> None:
+        self.lstm = lstm
+        self.prediction_term = prediction_term
+
+
+@dataclass
+class Pieces:
+    """Non-blank pieces in order, each with the index of its frame."""
+
+    ids: list[int] = field(default_factory=list)
+    frames: list[int] = field(default_factory=list)
+
+    def __iadd__(self, more: Pieces) -> Pieces:
+        """Append what came later."""
+        self.ids += more.ids
+        self.frames += more.frames
+        return self
+
+
+class GreedyRnnt:
+    """Greedy decoding over the two networks."""
+
+    def __init__(self, decoder: RnntDecoder, joint: JointNetwork, max_symbols: int) -> None:
+        self._prediction, self._joint, self._max_symbols = decoder.prediction, joint, max_symbols
+        self._blank = decoder.prediction.embed.weight.shape[0] - 1
+
+    def make_cache(self) -> RnntCache:
+        """Before the first piece."""
+        lstm = self._prediction.dec_rnn.lstm.make_cache(1)
+        return RnntCache(lstm, self._joint.pred(self._prediction(None, lstm)))
+
+    def pieces(self, row: NDArray[np.uint32], frame: int) -> Pieces:
+        """What `decode_frame` gave for that frame, on the host."""
+        ids = [piece for piece in row.tolist() if piece != self._blank]
+        return Pieces(ids, [frame] * len(ids))
+
+    def decode_frame(self, encoded: mx.array, cache: RnntCache) -> mx.array:
+        """(1, 1, d_model) float32 → (max_symbols,) pieces, blank where there are no more; never looks at the host.
+
+        All max_symbols rounds run; a round after the first blank changes nothing.
+        """
+        encoder_term = self._joint.enc(encoded[0])
+        pieces, speaking = [], mx.array(True)
+        for _ in range(self._max_symbols):
+            best = self._joint(encoder_term, cache.prediction_term).argmax(axis=-1)
+            speaking = speaking & (best[0] != self._blank)
+            pieces.append(mx.where(speaking, best, self._blank))
+            lstm = cache.lstm.clone()
+            term = self._joint.pred(self._prediction(pieces[-1], lstm))
+            cache.prediction_term = mx.where(speaking, term, cache.prediction_term)
+            cache.lstm.hidden = mx.where(speaking, lstm.hidden, cache.lstm.hidden)
+            cache.lstm.cell = mx.where(speaking, lstm.cell, cache.lstm.cell)
+        return mx.concatenate(pieces)
+
+    def decode(self, encoded: mx.array, cache: RnntCache, first_frame: int = 0) -> Pieces:
+        """(1, F, d_model) float32 → the pieces of these frames. Host loop: one look per piece or 16 frames."""
+        encoder_terms = self._joint.enc(encoded[0])
+        pieces, frame, symbols, count = Pieces(), 0, 0, encoded.shape[1]
+        while frame < count:
+            window = encoder_terms[frame : frame + LOOKAHEAD_FRAMES]
+            best = np.asarray(self._joint(window, cache.prediction_term).argmax(axis=-1))
+            hits = np.flatnonzero(best != self._blank)
+            if len(hits) == 0:
+                frame, symbols = frame + len(best), 0
+                continue
+            if hits[0] > 0:
+                frame, symbols = frame + int(hits[0]), 0
+            piece = int(best[hits[0]])
+            pieces.ids.append(piece)
+            pieces.frames.append(first_frame + frame)
+            cache.prediction_term = self._joint.pred(self._prediction(mx.array([piece]), cache.lstm))
+            symbols += 1
+            if symbols == self._max_symbols:
+                frame, symbols = frame + 1, 0
+        return pieces

@@ -1,0 +1,119 @@
+"""Eight mel rows become one encoder frame: three causal stride-2 convolutions over time and frequency.
+
+Each stage pads (2, 1) zeros on both axes, so output i reads inputs 2i - 2 … 2i: nothing later, and n inputs give
+n // 2 + 1 outputs. The right-hand zero on the time axis matters only at the end of the stream (`last=True`).
+Frequency goes 128 → 65 → 33 → 17; the width of `out` follows from that formula.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mlx import nn
+
+from voicechat_mlx.nn.activations import relu
+from voicechat_mlx.nn.cache import Cache
+
+
+def subsampled(size: int) -> int:
+    """Outputs of one stage for `size` inputs: (size + 2 + 1 - 3) // 2 + 1."""
+    return size // 2 + 1
+
+
+def encoder_frames(rows: int) -> int:
+    """Encoder frames for that many mel rows: (rows - 2) // 8 + 2 from two rows on."""
+    for _ in range(3):
+        rows = subsampled(rows)
+    return rows
+
+
+class StageCache(Cache):
+    """The rows that the next output of one stage still needs: two zero rows at the beginning."""
+
+    def __init__(self, batch: int, bins: int, channels: int, dtype: mx.Dtype) -> None:
+        self.rows = mx.zeros((batch, 2, bins, channels), dtype=dtype)
+
+
+class SubsamplingCache(Cache):
+    """One `StageCache` for each of the three stages."""
+
+    def __init__(self, stages: list[StageCache]) -> None:
+        self.stages = stages
+
+
+class Conv2d(nn.Module):
+    """A 2-D convolution with weight (out, kh, kw, in / groups): full 3×3 on one channel, depthwise 3×3, or 1×1."""
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: int, *, depthwise: bool = False) -> None:
+        super().__init__()
+        self.weight = mx.zeros((out_channels, kernel_size, kernel_size, 1 if depthwise else in_channels))
+        self.bias = mx.zeros((out_channels,))
+
+    def taps(self, x: mx.array) -> mx.array:
+        """Stride 2 over rows already padded: (B, T, K, C) → (B, (T-3)//2+1, (K-3)//2+1, out).
+
+        With one input channel, or depthwise, each of the nine taps is a scaled copy of the input.
+        """
+        rows, bins = (x.shape[1] - 3) // 2 + 1, (x.shape[2] - 3) // 2 + 1
+        y = self.bias
+        for i in range(3):
+            for j in range(3):
+                y = y + x[:, i : i + 2 * rows - 1 : 2, j : j + 2 * bins - 1 : 2] * self.weight[:, i, j, 0]
+        return y
+
+    def pointwise(self, x: mx.array) -> mx.array:
+        """Kernel 1: (…, in) → (…, out)."""
+        return mx.addmm(self.bias, x, self.weight[:, 0, 0].T)
+
+
+class CausalDwStridingSubsampling(nn.Module):
+    """(B, T, 128) log-mel → (B, (T - 2) // 8 + 2, d_model) for T ≥ 2."""
+
+    def __init__(self, features: int, channels: int, d_model: int) -> None:
+        super().__init__()
+        self.conv = [
+            Conv2d(1, channels, 3),
+            nn.ReLU(),
+            Conv2d(channels, channels, 3, depthwise=True),
+            Conv2d(channels, channels, 1),
+            nn.ReLU(),
+            Conv2d(channels, channels, 3, depthwise=True),
+            Conv2d(channels, channels, 1),
+        ]
+        self._bins = [features]
+        for _ in range(3):
+            self._bins.append(subsampled(self._bins[-1]))
+        self._channels = channels
+        self.out = nn.Linear(channels * self._bins[-1], d_model)
+
+    def make_cache(self, batch: int, dtype: mx.Dtype) -> SubsamplingCache:
+        """Two zero rows before every stage."""
+        widths = (1, self._channels, self._channels)
+        return SubsamplingCache([StageCache(batch, b, c, dtype) for b, c in zip(self._bins, widths, strict=False)])
+
+    def __call__(self, mel: mx.array, cache: SubsamplingCache | None = None, *, last: bool | None = None) -> mx.array:
+        """(B, T, features) → (B, F, d_model): the frames that the rows so far complete.
+
+        `last` ends the stream: the final zero row is added, which may complete one more frame.
+        Without a cache the rows are the whole stream.
+        """
+        last = cache is None if last is None else last
+        cache = cache or self.make_cache(mel.shape[0], mel.dtype)
+        x = mel[..., None]
+        x = relu(self._stage(0, x, cache, last))
+        x = self.conv[3].pointwise(self._stage(2, x, cache, last))
+        x = self.conv[6].pointwise(self._stage(5, relu(x), cache, last))
+        x = relu(x)
+        batch, frames, bins, channels = x.shape
+        return self.out(x.transpose(0, 1, 3, 2).reshape(batch, frames, channels * bins))
+
+    def _stage(self, index: int, x: mx.array, cache: SubsamplingCache, last: bool) -> mx.array:
+        stage = cache.stages[index // 2]
+        rows = mx.concatenate([stage.rows, x], axis=1)
+        if last:
+            rows = mx.pad(rows, [(0, 0), (0, 1), (0, 0), (0, 0)])
+        outputs = max(0, (rows.shape[1] - 3) // 2 + 1)
+        stage.rows = rows[:, 2 * outputs :]
+        conv = self.conv[index]
+        if outputs == 0:
+            return mx.zeros((x.shape[0], 0, subsampled(x.shape[2]), conv.weight.shape[0]), dtype=x.dtype)
+        return conv.taps(mx.pad(rows, [(0, 0), (0, 0), (2, 1), (0, 0)]))

@@ -1,0 +1,71 @@
+"""The mixture-of-Gaussians head: hidden state → a mean and a log scale in the codec's latent space.
+
+Component c is drawn by Gumbel-max from the nucleus of softmax(proj_logits x); its mean is low-rank,
+low_mat[c] (proj_mus[c] x). Unusual: only the drawn component's rows of `proj_mus` are read, 1/1024 of them.
+"""
+
+from __future__ import annotations
+
+import mlx.core as mx
+from mlx import nn
+
+from voicechat_mlx.config import TtsConfig
+from voicechat_mlx.nn.norms import OffsetRMSNorm
+from voicechat_mlx.talker.backbone import GatedMlp
+
+
+class MogLayer(nn.Module):
+    """x + post_norm(mlp(pre_norm(x)))."""
+
+    def __init__(self, hidden: int, intermediate: int, eps: float) -> None:
+        super().__init__()
+        self.pre_norm = OffsetRMSNorm(hidden, eps)
+        self.mlp = GatedMlp(hidden, intermediate)
+        self.post_norm = OffsetRMSNorm(hidden, eps)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(…, hidden) → the same shape."""
+        return x + self.post_norm(self.mlp(self.pre_norm(x)))
+
+
+def draw_from_nucleus(logits: mx.array, gumbel: mx.array, top_p: float) -> mx.array:
+    """(K,) logits and Gumbel numbers → the index () of a component drawn from the smallest set of mass top_p.
+
+    A component stays while the mass strictly above it is below top_p, so the largest always stays.
+    """
+    order = mx.argsort(-logits)
+    probabilities = mx.softmax(logits[order], precise=True)
+    above = mx.cumsum(probabilities) - probabilities
+    kept = (above < top_p) | (mx.arange(logits.shape[0]) == 0)
+    scores = mx.where(kept, mx.log(probabilities) + gumbel[order], -mx.inf)
+    return order[scores.argmax()]
+
+
+class MogHead(nn.Module):
+    """Hidden rows (2, hidden), conditional and not → mean (latent,) and log scale (1,)."""
+
+    def __init__(self, config: TtsConfig) -> None:
+        super().__init__()
+        head, hidden = config.mog_head, config.hidden_size
+        self._components, self._rank, self._min_log_std = head.num_predictions, head.low_rank, head.min_log_std
+        self._guidance, self._top_p = config.guidance_scale, config.top_p
+        self.mlp_stack = [
+            *(MogLayer(hidden, head.intermediate_size, head.eps) for _ in range(head.num_layers)),
+            OffsetRMSNorm(hidden, head.eps),
+        ]
+        self.proj_logits = nn.Linear(hidden, self._components, bias=False)
+        self.proj_mus = nn.Linear(hidden, self._components * self._rank, bias=False)
+        self.proj_logs = nn.Linear(hidden, 1, bias=False)
+        self.proj_else = nn.Linear(hidden, config.latent_size, bias=False)
+        self.low_mat = mx.zeros((self._components, config.latent_size, self._rank))
+
+    def __call__(self, x: mx.array, gumbel: mx.array) -> tuple[mx.array, mx.array]:
+        """Guidance joins the rows after the final norm; `gumbel` (K,) drives the draw."""
+        for layer in self.mlp_stack:
+            x = layer(x)
+        x = x[0] + self._guidance * (x[0] - x[1])
+        component = draw_from_nucleus(self.proj_logits(x), gumbel, self._top_p)
+        down = self.proj_mus.weight.reshape(self._components, self._rank, -1)[component]
+        mean = self.low_mat[component] @ (down @ x)
+        log_std = mx.maximum(self.proj_logs(x), self._min_log_std)
+        return mean * mx.exp(log_std) + self.proj_else(x), log_std
