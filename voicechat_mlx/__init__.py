@@ -1,0 +1,67 @@
+"""NVIDIA NemotronLabs VoiceChat in MLX: a WAV goes in; transcript, text, function text and a spoken answer come out.
+
+    import voicechat_mlx as vc
+    model = vc.load()
+    result = vc.generate(model, "question.wav")
+
+Names are fetched from their modules when they are first used, so that importing the package does not import MLX.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from voicechat_mlx.blas import preload_openblas
+from voicechat_mlx.errors import (
+    AudioError,
+    CheckpointError,
+    ConfigError,
+    InputError,
+    OutputError,
+    SessionError,
+    VoiceChatError,
+)
+from voicechat_mlx.events import Audio, Done, Event, FunctionDelta, TextDelta, TranscriptDelta
+
+if TYPE_CHECKING:
+    from voicechat_mlx.model import VoiceChat, load
+    from voicechat_mlx.offline import VoiceChatResult, generate
+    from voicechat_mlx.session import Session
+
+preload_openblas()  # before anything imports mlx.core
+
+__version__ = "0.1.0"
+__all__ = [
+    "Audio",
+    "AudioError",
+    "CheckpointError",
+    "ConfigError",
+    "Done",
+    "Event",
+    "FunctionDelta",
+    "InputError",
+    "OutputError",
+    "Session",
+    "SessionError",
+    "TextDelta",
+    "TranscriptDelta",
+    "VoiceChat",
+    "VoiceChatError",
+    "VoiceChatResult",
+    "generate",
+    "load",
+]
+_HOMES = {
+    "Session": "session",
+    "VoiceChat": "model",
+    "VoiceChatResult": "offline",
+    "generate": "offline",
+    "load": "model",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,0 +1,111 @@
+"""What every command shares: one-line errors, exit codes, the log, checks of output paths, the progress bar."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NoReturn
+
+from voicechat_mlx.errors import InputError, OutputError, VoiceChatError
+from voicechat_mlx.files import check_output
+
+DONE, FAILED, WRONG_INPUT = 0, 1, 2
+"""Exit codes: finished, failed while running, the caller's input is wrong."""
+BUNDLED_QUESTION = Path(__file__).parent.parent / "bundled" / "question.wav"
+"""A spoken question that comes with the package."""
+
+
+class UsageError(InputError):
+    """A command line that makes no sense."""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with one-line errors and without guessing at shortened options."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(**{"allow_abbrev": False, **options})  # type: ignore[arg-type]  # argparse's own keywords
+
+    def error(self, message: str) -> NoReturn:
+        """Instead of printing the usage and leaving."""
+        question = f" (to try it out: --audio {BUNDLED_QUESTION})" if "required: --audio" in message else ""
+        raise UsageError(f"{message}{question}; `{self.prog} --help` lists what there is")
+
+
+def guarded(work: Callable[[], int], *, debug: bool) -> int:
+    """The exit code of `work`; an exception becomes one line on stderr, behind its traceback with `debug`."""
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a letter gets a question mark
+    try:
+        return work()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; keep the flush at exit quiet
+        return FAILED
+    except KeyboardInterrupt:
+        line, code = "interrupted", FAILED
+    except VoiceChatError as error:
+        line, code = str(error), WRONG_INPUT if isinstance(error, InputError) else FAILED
+        _show_traceback(debug)
+    except MemoryError as error:
+        line, code = f"out of memory ({error}); use shorter audio or a smaller model", FAILED
+        _show_traceback(debug)
+    except Exception as error:
+        line, code = f"{type(error).__name__}: {error}; --debug shows where", FAILED
+        _show_traceback(debug)
+    print("voicechat:", " ".join(line.split()), file=sys.stderr)
+    return code
+
+
+@contextmanager
+def log_on_stderr(*, debug: bool) -> Iterator[None]:
+    """The library's warnings, or with `debug` all it has to say, as lines on stderr."""
+    logger, handler = logging.getLogger("voicechat_mlx"), logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("voicechat: %(message)s"))
+    previous = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG if debug else logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(previous)
+
+
+def check_outputs(places: Mapping[str, str | None], question: str | None = None) -> None:
+    """Every option's output path must be writable, and no file may be named twice. Raises OutputError."""
+    taken = {Path(os.path.realpath(question)): "--audio"} if question else {}
+    for option, place in places.items():
+        if place is None:
+            continue
+        target = check_output(place)
+        if target in taken and not target.is_char_device():
+            raise OutputError(f"{option} and {taken[target]} both name {place}; choose another name for one of them")
+        taken[target] = option
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
+    """A function (frames done, frames in all) that moves a bar; None when stderr is not a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(unit="frame", leave=False) as bar:
+
+        def move(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield move
+
+
+def _show_traceback(debug: bool) -> None:
+    if debug:
+        traceback.print_exc()

@@ -1,0 +1,107 @@
+"""Options that several commands take, and what they mean in the library's words."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from voicechat_mlx.conventions import PROFILES
+from voicechat_mlx.errors import InputError
+
+if TYPE_CHECKING:
+    from voicechat_mlx.audio.wav import Samples
+    from voicechat_mlx.model import VoiceChat
+
+DTYPES = ("auto", "float32", "bfloat16")
+
+
+def add_model_options(parser: argparse.ArgumentParser) -> None:
+    """Options of every command."""
+    parser.add_argument(
+        "-m", "--model", metavar="MODEL", help="checkpoint folder or Hub id (default: the bundled model)"
+    )
+    parser.add_argument("--debug", action="store_true", help="tell more, and show where an error happened")
+
+
+def add_question_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that answer a recording."""
+    parser.add_argument("--audio", required=True, metavar="IN", help="the question: WAV, FLAC, OGG or MP3, any rate")
+    parser.add_argument(
+        "-p",
+        "--prompt",
+        type=_prompt,
+        metavar="PROMPT",
+        help="system prompt; '' for none (default: the checkpoint's own)",
+    )
+    parser.add_argument(
+        "-n", type=int, metavar="N", help="accepted and ignored: the answer is as long as the recording"
+    )
+    parser.add_argument(
+        "--extra-decoding-seconds",
+        type=_seconds,
+        default=3.0,
+        metavar="S",
+        help="silence appended to the question so that the answer can end (default: 3)",
+    )
+    parser.add_argument(
+        "--seed", type=_seed, default=0, metavar="N", help="same seed, same answer, to the byte (default: 0)"
+    )
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="auto", help="precision of the arithmetic (default: auto, by machine)"
+    )
+    parser.add_argument(
+        "--conventions",
+        choices=sorted(PROFILES),
+        default="mlx",
+        help="edge behaviour of the MLX ports or of the publisher (default: mlx)",
+    )
+
+
+def load_question(arguments: argparse.Namespace) -> Samples:
+    """`--audio` → float32 [n] at 16 kHz."""
+    from voicechat_mlx.audio.wav import read_audio
+
+    return read_audio(arguments.audio)
+
+
+def load_model(arguments: argparse.Namespace) -> VoiceChat:
+    """`-m` and `--dtype` → the model."""
+    import voicechat_mlx
+
+    return voicechat_mlx.load(arguments.model, dtype=arguments.dtype)
+
+
+def generation_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Keyword arguments of `generate` and `trace`."""
+    return {
+        "system_prompt": arguments.prompt,
+        "extra_decoding_seconds": arguments.extra_decoding_seconds,
+        "seed": arguments.seed,
+        "conventions": arguments.conventions,
+    }
+
+
+def _prompt(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise argparse.ArgumentTypeError("the prompt is not valid UTF-8") from None
+    return text
+
+
+def _seconds(text: str) -> float:
+    from voicechat_mlx.audio.wav import sample_count
+
+    try:
+        sample_count(float(text))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+    except InputError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+    return float(text)
+
+
+def _seed(text: str) -> int:
+    if not (text.isdecimal() and int(text) < 2**64):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^64 - 1")
+    return int(text)
