@@ -1,0 +1,1 @@
+"""Waveforms to features and back: log-mel in, inverse STFT out, resampling between rates."""

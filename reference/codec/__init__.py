@@ -1,0 +1,1 @@
+"""Network 4: the neural codec, waveform to codes and back."""

@@ -1,0 +1,1 @@
+"""Network 2: the Nemotron-H language model."""

@@ -1,0 +1,1 @@
+"""Network 1: the FastConformer speech encoder and its RNNT transcript branch."""
