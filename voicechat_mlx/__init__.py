@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.blas import preload_openblas
+from voicechat_mlx.environment import set_defaults
 from voicechat_mlx.errors import (
     AudioError,
     CheckpointError,
@@ -29,7 +30,8 @@ if TYPE_CHECKING:
     from voicechat_mlx.offline import VoiceChatResult, generate
     from voicechat_mlx.session import Session
 
-preload_openblas()  # before anything imports mlx.core
+set_defaults()  # both before anything imports mlx.core
+preload_openblas()
 
 __version__ = "0.1.0"
 __all__ = [

@@ -14,80 +14,86 @@ import mlx.core as mx
 
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import LayersCache
-from voicechat_mlx.model import VoiceChat
-from voicechat_mlx.nn.cache import arrays_of
+from voicechat_mlx.model import VoiceChat, VoicePrompt
+from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.talker.backbone import BackboneCache
 
 
-class Duplex:
-    """One conversation's loop and all that it remembers. Every frame is `think(audio)`, then `speak()`."""
+class Thinking(Cache):
+    """The language model's side of the loop."""
 
-    def __init__(self, model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions) -> None:
-        """Hears the voice prompt and the system prompt."""
-        voice = model.voice_prompt(conventions)
-        self._model, self._conventions = model, conventions
-        self._llm = model.llm.make_cache(1, model.activations)
-        self._talker = voice.cache.clone()
-        self._codes = voice.last_codes
-        self._key = mx.random.key(seed)
-        self.text = mx.array([[model.config.pad_token_id]], dtype=mx.uint32)
+    def __init__(self, layers: LayersCache, pad: int) -> None:
+        self.layers = layers
+        self.text = mx.array([[pad]], dtype=mx.uint32)
         """(1, 1) the latest text id."""
         self.function = self.text
         """(1, 1) the latest function id."""
-        self._position = 0
-        if prompt_ids:
-            self._hear_prompt(mx.array([list(prompt_ids)], dtype=mx.uint32))
-
-    def arrays(self) -> list[mx.array]:
-        """All that is remembered, to be evaluated."""
-        own = [self.text, self.function, self._codes, self._key]
-        return own + arrays_of(self._llm) + arrays_of(self._talker)
-
-    def think(self, audio: mx.array) -> None:
-        """One projected audio frame (1, 1, hidden) → the next text and function ids."""
-        self.text, self.function = self._model.run(think, self._llm, self.text, audio, self.function)
-
-    def speak(self) -> mx.array:
-        """The codes (Q,) that the codec shall hear for the current text id. At position 0 the talker does not run."""
-        if self._position == 0:
-            silence = self._model.codec_silence_tokens
-            codes = silence if self._conventions.silent_first_frame else mx.zeros_like(silence)
-        else:
-            codes, self._key = self._model.run(speak, self._talker, self.text, self._codes, self._key)
-            self._codes = codes[None, None]
-        self._position += 1
-        return self._model.replace_control_codes(codes)
-
-    def _hear_prompt(self, ids: mx.array) -> None:
-        """Prompt tokens enter on the audio channel while text and function stay PAD.
-
-        The language model takes them in one call. The talker speaks over them and its codes count as history.
-        """
-        pads = mx.broadcast_to(self.text, ids.shape)
-        self._model.llm(self._model.fuse(pads, self._model.embed_tokens(ids), pads), self._llm)
-        for _ in range(ids.shape[1]):
-            self.speak()
-            mx.async_eval(self.arrays())
 
 
-def think(
-    model: VoiceChat, cache: LayersCache, text: mx.array, audio: mx.array, function: mx.array
-) -> tuple[mx.array, mx.array]:
-    """The ids said before and one audio frame → new text and function ids (1, 1), greedily."""
-    hidden = model.llm(model.fuse(text, audio, function), cache)
-    return _boosted(model, model.lm_head(hidden)).argmax(axis=-1), model.function_head(hidden).argmax(axis=-1)
+class Speaking(Cache):
+    """The talker's side of the loop."""
+
+    def __init__(self, voice: VoicePrompt, seed: int) -> None:
+        self.layers: BackboneCache = voice.cache.clone()
+        self.codes = voice.last_codes
+        """(1, 1, Q) the latest codes, as generated."""
+        self.key = mx.random.key(seed)
+        """The random key; each step takes its own from it."""
 
 
-def speak(
-    model: VoiceChat, cache: BackboneCache, text: mx.array, codes: mx.array, key: mx.array
-) -> tuple[mx.array, mx.array]:
-    """The text id and the codes before it → codes (Q,) and the next key. EOS makes the talker forget what it said."""
+class DuplexState(Cache):
+    """All that the loop remembers between two steps."""
+
+    def __init__(self, thinking: Thinking, speaking: Speaking) -> None:
+        self.thinking = thinking
+        self.speaking = speaking
+        self.begun = False
+        """Whether position 0 of the timeline is done: there the talker does not run."""
+
+
+def start(model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions) -> DuplexState:
+    """A state that has heard the voice prompt and the system prompt.
+
+    Prompt tokens enter on the audio channel while text and function stay PAD, so the language model takes them in one
+    call. The talker speaks over them from position 1 on, and its codes count as history.
+    """
+    thinking = Thinking(model.llm.make_cache(1, model.activations), model.config.pad_token_id)
+    state = DuplexState(thinking, Speaking(model.voice_prompt(conventions), seed))
+    if prompt_ids:
+        ids = mx.array([list(prompt_ids)], dtype=mx.uint32)
+        pads = mx.broadcast_to(thinking.text, ids.shape)
+        model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
+        for _ in prompt_ids[1:]:
+            model.run(speak, state.speaking, thinking.text)
+            mx.async_eval(arrays_of(state))
+        state.begun = True
+    return state
+
+
+def first_codes(model: VoiceChat, conventions: Conventions) -> mx.array:
+    """What the codec hears at position 0: (Q,)."""
+    silence = model.codec_silence_tokens
+    return model.replace_control_codes(silence if conventions.silent_first_frame else mx.zeros_like(silence))
+
+
+def think(model: VoiceChat, state: Thinking, audio: mx.array) -> mx.array:
+    """Advance the language model by one projected frame (1, 1, hidden): new text and function ids, greedily; (2,)."""
+    hidden = model.llm(model.fuse(state.text, audio, state.function), state.layers)
+    state.text = _boosted(model, model.lm_head(hidden)).argmax(axis=-1)
+    state.function = model.function_head(hidden).argmax(axis=-1)
+    return mx.concatenate([state.text[0], state.function[0]])
+
+
+def speak(model: VoiceChat, state: Speaking, text: mx.array) -> mx.array:
+    """Advance the talker by one frame: text id (1, 1) → what the codec hears, (Q,). EOS makes it forget its past."""
     ends = (text == model.config.eos_token_id)[..., None]
-    previous = mx.where(ends, model.codec_silence_tokens, codes)
+    previous = mx.where(ends, model.codec_silence_tokens, state.codes)
     longest = None if model.run.compiled else model.talker.embed_subword.longest(text)
-    hidden = model.talker.advance(text, previous, cache, longest=longest)
-    key, own_key = mx.random.split(key)
-    return model.talker.generate_codes(hidden[:, 0], model.talker.draws(own_key)), key
+    hidden = model.talker.advance(text, previous, state.layers, longest=longest)
+    state.key, key = mx.random.split(state.key)
+    codes = model.talker.generate_codes(hidden[:, 0], model.talker.draws(key))
+    state.codes = codes[None, None]
+    return model.replace_control_codes(codes)
 
 
 def _boosted(model: VoiceChat, logits: mx.array) -> mx.array:

@@ -1,4 +1,8 @@
-"""From mel rows to answered frames: perception, transcript, the duplex loop and the codec, with all their caches."""
+"""From mel rows to answered frames: perception, transcript, the duplex loop and the codec, with all their caches.
+
+Two ways, one meaning. Compiled (on a GPU), a frame is one call from mel rows to samples and the host looks once, at the
+end. Otherwise perception and codec take many frames at once, and each stage is waited for and timed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ from numpy.typing import NDArray
 from voicechat_mlx.clock import StageClock
 from voicechat_mlx.codec.codec import CodecCache
 from voicechat_mlx.conventions import Conventions
-from voicechat_mlx.duplex import Duplex
+from voicechat_mlx.duplex import DuplexState, first_codes, speak, start, think
 from voicechat_mlx.model import VoiceChat
-from voicechat_mlx.nn.cache import arrays_of
+from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.perception.conformer import EncoderCache
 from voicechat_mlx.perception.rnnt import Pieces, RnntCache
 
@@ -43,107 +47,131 @@ class Block:
     """[1764·F]: the stream's next samples, `codec.delay` late."""
 
 
+class Conversation(Cache):
+    """The past of every network in one conversation."""
+
+    def __init__(self, encoder: EncoderCache, rnnt: RnntCache, duplex: DuplexState, codec: CodecCache) -> None:
+        self.encoder = encoder
+        self.rnnt = rnnt
+        self.duplex = duplex
+        self.codec = codec
+
+
 class Pipeline:
     """One conversation's networks at work. Rows must come in whole frames: one for the first, then eight for each."""
 
     def __init__(
         self, model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions, *, profile: bool = False
     ) -> None:
-        """`profile` waits for each stage also where they could overlap, so that each has a time of its own."""
-        self._model = model
-        self._waits = profile or not model.run.compiled
-        self.clock = StageClock()
-        with self._stage("prompt") as done:
-            self._duplex = Duplex(model, prompt_ids, seed, conventions)
-            done += self._duplex.arrays()
-        self._encoder = model.perception.encoder.make_cache(1, model.activations)
-        self._rnnt = model.rnnt.make_cache()
-        self._codec = model.codec.make_cache()
+        """`profile` runs stage by stage also where a frame could be one compiled call: each then has its own time."""
+        self._model, self._conventions = model, conventions
+        self._whole_frames = model.run.compiled and not profile
+        self._factor = model.config.audio_config.encoder.subsampling_factor
         self._frames = 0
+        self.clock = StageClock()
+        encoder = model.perception.encoder.make_cache(1, model.activations)
+        with self._stage("prompt") as done:
+            duplex = start(model, prompt_ids, seed, conventions)
+            self._past = Conversation(encoder, model.rnnt.make_cache(), duplex, model.codec.make_cache())
+            done += arrays_of(self._past)
 
     def advance(self, rows: NDArray[np.float32], *, last: bool = False, padding_frame: bool = False) -> Block:
         """Mel rows [T, features] → the frames that they complete.
 
-        `last` ends the stream; a frame of padding, which the transcript does not hear, may follow. Compiled, everything
-        is queued and the host looks once, at the end; otherwise each stage is waited for and timed.
+        `last` ends the stream; a frame of padding, which the transcript does not hear, may follow.
         """
-        model, first_frame = self._model, self._frames
-        mel = mx.array(rows)[None].astype(model.activations)
-        with self._stage("perception") as done:
-            projected, encoded = self._perceive(mel, last=last, padding_frame=padding_frame)
-            done += [projected, encoded, *arrays_of(self._encoder)]
-        with self._stage("rnnt") as done:
-            heard = encoded[:, : encoded.shape[1] - padding_frame].astype(mx.float32)
-            pieces = self._transcribe(heard, first_frame)
-            done += arrays_of(self._rnnt)
-        ids, codes = [], []
-        for frame in mx.split(projected, projected.shape[1], axis=1):
-            with self._stage("llm") as done:
-                self._duplex.think(frame)
-                ids.append(mx.concatenate([self._duplex.text[0], self._duplex.function[0]]))
-                done += ids[-1:]
-            with self._stage("talker") as done:
-                codes.append(self._duplex.speak())
-                done += [codes[-1], *self._duplex.arrays()]
-        with self._stage("codec") as done:
-            wave = self._sound(mx.stack(codes)[None])
-            done += [wave, *arrays_of(self._codec)]
-        both = mx.stack(ids).astype(mx.int32)
-        with self.clock("wait"):
-            mx.eval(wave, both, codes, pieces if isinstance(pieces, mx.array) else [])
-        self._frames += len(codes)
-        if isinstance(pieces, mx.array):
-            pieces = model.rnnt.pieces(np.asarray(pieces), first_frame)
-        text, function = np.ascontiguousarray(np.asarray(both).T)
-        ids_of_block = Ids(text, function, np.stack([*map(np.asarray, codes)]))
-        return Block(ids_of_block, pieces, np.asarray(wave)[0])
+        mel = mx.array(rows)[None].astype(self._model.activations)
+        if self._whole_frames and not last and self._past.duplex.begun and len(rows) % self._factor == 0:
+            return self._by_frames(mel)
+        return self._by_stages(mel, last=last, padding_frame=padding_frame)
 
     def flush(self) -> NDArray[np.float32]:
         """The last `codec.delay` samples of the stream."""
-        return np.asarray(self._model.codec.flush(self._codec))[0]
+        return np.asarray(self._model.codec.flush(self._past.codec))[0]
+
+    def _by_frames(self, mel: mx.array) -> Block:
+        """One compiled call a frame, queued one after another."""
+        found: list[tuple[mx.array, mx.array, mx.array, mx.array]] = []
+        with self.clock("frames"):
+            for rows in mx.split(mel, mel.shape[1] // self._factor, axis=1):
+                found.append(self._model.run(frame, self._past, rows))
+                mx.async_eval(found[-1], arrays_of(self._past))
+            mx.eval(found)
+        ids, codes, pieces, wave = ([np.asarray(part) for part in parts] for parts in zip(*found, strict=True))
+        heard = Pieces()
+        for row in pieces:
+            heard += self._model.rnnt.pieces(row, self._frames)
+            self._frames += 1
+        text, function = np.stack(ids, axis=1).astype(np.int32)
+        return Block(Ids(text, function, np.stack(codes)), heard, np.concatenate([part[0] for part in wave]))
+
+    def _by_stages(self, mel: mx.array, *, last: bool, padding_frame: bool) -> Block:
+        """All frames through perception, one by one through the loop, all through the codec."""
+        model, past = self._model, self._past
+        with self._stage("perception") as done:
+            projected, encoded = self._perceived(mel, last=last, padding_frame=padding_frame)
+            done += [projected, encoded, *arrays_of(past.encoder)]
+        with self._stage("rnnt") as done:
+            pieces = model.rnnt.decode(encoded, past.rnnt, self._frames)
+            done += arrays_of(past.rnnt)
+        ids, codes = [], []
+        for audio in mx.split(projected, projected.shape[1], axis=1):
+            with self._stage("llm") as done:
+                ids.append(model.run(think, past.duplex.thinking, audio))
+                done += [ids[-1], *arrays_of(past.duplex.thinking)]
+            with self._stage("talker") as done:
+                codes.append(self._spoken(past.duplex))
+                done += [codes[-1], *arrays_of(past.duplex.speaking)]
+            self._frames += 1
+        with self._stage("codec") as done:
+            run = model.run if len(codes) == 1 else model.run.plain
+            wave = run(sound, past.codec, mx.stack(codes)[None])
+            done += [wave, *arrays_of(past.codec)]
+        text, function = np.ascontiguousarray(np.asarray(mx.stack(ids)).T.astype(np.int32))
+        return Block(Ids(text, function, np.stack([*map(np.asarray, codes)])), pieces, np.asarray(wave)[0])
+
+    def _perceived(self, mel: mx.array, *, last: bool, padding_frame: bool) -> tuple[mx.array, mx.array]:
+        """Projected frames for the loop, and encoded ones in float32 for the transcript, without the padding frame."""
+        perception, cache = self._model.perception, self._past.encoder
+        if mel.shape[1] == self._factor and not last:
+            return self._model.run(hear, cache, mel)
+        encoded = perception.encoder(mel, cache, last=last)
+        if not padding_frame:
+            return perception.proj(encoded), encoded.astype(mx.float32)
+        everything = mx.concatenate([encoded, perception.encoder.padding_frame(cache)], axis=1)
+        return perception.proj(everything), encoded.astype(mx.float32)
+
+    def _spoken(self, state: DuplexState) -> mx.array:
+        if not state.begun:
+            state.begun = True
+            return first_codes(self._model, self._conventions)
+        codes: mx.array = self._model.run(speak, state.speaking, state.thinking.text)
+        return codes
 
     @contextmanager
     def _stage(self, name: str) -> Iterator[list[mx.array]]:
-        """Time a stage. What the body puts into the list is evaluated in it, or only queued where stages overlap."""
+        """Time a stage; what the body puts into the list is evaluated in it."""
         with self.clock(name):
             done: list[mx.array] = []
             yield done
-            if self._waits:
-                mx.eval(done)
-            else:
-                mx.async_eval(done)
-
-    def _perceive(self, mel: mx.array, *, last: bool, padding_frame: bool) -> tuple[mx.array, mx.array]:
-        perception = self._model.perception
-        if mel.shape[1] == self._model.config.audio_config.encoder.subsampling_factor and not last:
-            return self._model.run(hear, self._encoder, mel)
-        encoded = perception.encoder(mel, self._encoder, last=last)
-        if padding_frame:
-            encoded = mx.concatenate([encoded, perception.encoder.padding_frame(self._encoder)], axis=1)
-        return perception.proj(encoded), encoded
-
-    def _transcribe(self, heard: mx.array, first_frame: int) -> Pieces | mx.array:
-        """Pieces, or when compiled one frame's pieces still on the device."""
-        if self._model.run.compiled and heard.shape[1] == 1:
-            return self._model.run(transcribe, self._rnnt, heard)
-        return self._model.rnnt.decode(heard, self._rnnt, first_frame)
-
-    def _sound(self, codes: mx.array) -> mx.array:
-        if codes.shape[1] == 1:
-            return self._model.run(sound, self._codec, codes)
-        return sound(self._model, self._codec, codes)
+            mx.eval(done)
 
 
 def hear(model: VoiceChat, cache: EncoderCache, mel: mx.array) -> tuple[mx.array, mx.array]:
-    """Mel rows of one frame → projected (1, 1, hidden) and encoded (1, 1, d_model)."""
-    return model.perception(mel, cache)
-
-
-def transcribe(model: VoiceChat, cache: RnntCache, heard: mx.array) -> mx.array:
-    """One encoded frame (1, 1, d_model) → its pieces (max_symbols,), blank where there are no more."""
-    return model.rnnt.decode_frame(heard, cache)
+    """Mel rows (1, T, features) → projected (1, F, hidden), and encoded (1, F, d_model) in float32."""
+    projected, encoded = model.perception(mel, cache)
+    return projected, encoded.astype(mx.float32)
 
 
 def sound(model: VoiceChat, cache: CodecCache, codes: mx.array) -> mx.array:
     """Codes (1, F, Q) → the stream's next samples (1, 1764·F)."""
     return model.codec.decode_stream(codes, cache)
+
+
+def frame(model: VoiceChat, past: Conversation, mel: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+    """The mel rows (1, 8, features) of one frame → ids (2,), codes (Q,), pieces (max_symbols,), samples (1, 1764)."""
+    projected, encoded = hear(model, past.encoder, mel)
+    pieces = model.rnnt.decode_frame(encoded, past.rnnt)
+    ids = think(model, past.duplex.thinking, projected)
+    codes = speak(model, past.duplex.speaking, past.duplex.thinking.text)
+    return ids, codes, pieces, sound(model, past.codec, codes[None, None])

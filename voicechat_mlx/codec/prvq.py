@@ -21,6 +21,13 @@ class Prvq(nn.Module):
         super().__init__()
         self.mus_list = [mx.zeros((codebook_size, latent_dim)) for _ in range(num_quantizers)]
         self.variance_list = [Variance() for _ in range(num_quantizers)]
+        self._table = mx.concatenate(self.mus_list)
+
+    def prepare(self) -> None:
+        """All books in one table (Q·K, latent), the books its views, so that decoding is one gather."""
+        self._table = mx.concatenate(self.mus_list)
+        mx.eval(self._table)
+        self.mus_list = list(mx.split(self._table, len(self.mus_list)))
 
     def encode(self, latents: mx.array) -> mx.array:
         """(…, latent) → (…, Q) int32: the nearest mean, subtracted, book after book."""
@@ -33,7 +40,5 @@ class Prvq(nn.Module):
 
     def decode(self, codes: mx.array) -> mx.array:
         """(…, Q) → (…, latent): the sum of the chosen means."""
-        latents = self.mus_list[0][codes[..., 0]]
-        for level, means in enumerate(self.mus_list[1:], start=1):
-            latents = latents + means[codes[..., level]]
-        return latents
+        size = self.mus_list[0].shape[0]
+        return self._table[codes + mx.arange(len(self.mus_list)) * size].sum(axis=-2)

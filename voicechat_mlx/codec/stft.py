@@ -41,7 +41,7 @@ class ShortStft:
         self._window = mx.array(window.astype(np.float32))
         self._forward = mx.array(forward.T.astype(np.float32))
         self._inverse = mx.array(inverse.astype(np.float32))
-        self._energy = mx.array((window**2).reshape(-1, hop_length).astype(np.float32))
+        self._energy = [mx.array(quarter.astype(np.float32)) for quarter in (window**2).reshape(-1, hop_length)]
 
     def transform(self, wave: mx.array) -> mx.array:
         """(B, N) samples, N a multiple of the hop → (B, N / hop, 18): real parts, then imaginary parts."""

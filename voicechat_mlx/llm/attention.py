@@ -7,7 +7,8 @@ from mlx import nn
 
 from voicechat_mlx.config import TextConfig
 from voicechat_mlx.nn.attention import attend, split_heads
-from voicechat_mlx.nn.cache import KVCache
+from voicechat_mlx.nn.cache import KVCache, Timeline
+from voicechat_mlx.nn.linear import LinearGroup
 
 
 class Attention(nn.Module):
@@ -25,14 +26,18 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
         self.v_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
         self.o_proj = nn.Linear(self._heads * self._head_dim, hidden, bias=False)
+        self._qkv: LinearGroup | None = None
 
-    def make_cache(self, batch: int, dtype: mx.Dtype) -> KVCache:
+    def prepare(self) -> None:
+        """Join the three projections of the input."""
+        self._qkv = LinearGroup([self.q_proj, self.k_proj, self.v_proj])
+
+    def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline) -> KVCache:
         """Every earlier position stays visible."""
-        return KVCache(batch, self._kv_heads, self._head_dim, window=None, dtype=dtype)
+        return KVCache(batch, self._kv_heads, self._head_dim, None, dtype, timeline)
 
     def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
         """Advance by T positions; `mask` is `cache.mask(T)`."""
-        q = split_heads(self.q_proj(x), self._heads)
-        k = split_heads(self.k_proj(x), self._kv_heads)
-        v = split_heads(self.v_proj(x), self._kv_heads)
+        q, k, v = self._qkv(x) if self._qkv else (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        q, k, v = split_heads(q, self._heads), split_heads(k, self._kv_heads), split_heads(v, self._kv_heads)
         return self.o_proj(attend(q, k, v, cache, scale=self._head_dim**-0.5, mask=mask))

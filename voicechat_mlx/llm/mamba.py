@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import TextConfig
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import silu, softplus
 from voicechat_mlx.nn.cache import Cache, Tail
 from voicechat_mlx.nn.conv import DepthwiseConv1d
@@ -41,8 +42,12 @@ class GroupedGatedNorm(nn.Module):
 
     def __call__(self, y: mx.array, z: mx.array) -> mx.array:
         """(B, T, width) twice → (B, T, width)."""
-        gated = (y * silu(z)).reshape(*y.shape[:-1], self._groups, -1)
-        return mx.fast.rms_norm(gated, None, self._eps).reshape(y.shape) * self.weight
+        return self.of(y * silu(z))
+
+    def of(self, gated: mx.array) -> mx.array:
+        """The norm alone, of what is gated already."""
+        groups = gated.reshape(*gated.shape[:-1], self._groups, -1)
+        return mx.fast.rms_norm(groups, None, self._eps).reshape(gated.shape) * self.weight
 
 
 class Mamba2Mixer(nn.Module):
@@ -55,7 +60,7 @@ class Mamba2Mixer(nn.Module):
         self._width, self._conv_width = config.mamba_width, config.mamba_conv_width
         self._dt_limits = config.time_step_limit
         self.in_proj = nn.Linear(config.hidden_size, self._width + self._conv_width + self._heads, bias=False)
-        self.conv1d = DepthwiseConv1d(self._conv_width, config.conv_kernel, bias=True)
+        self.conv1d = DepthwiseConv1d(self._conv_width, config.conv_kernel, bias=True, with_silu=True)
         self.A_log = mx.zeros((self._heads,))
         self.D = mx.ones((self._heads,))
         self.dt_bias = mx.zeros((self._heads,))
@@ -76,15 +81,21 @@ class Mamba2Mixer(nn.Module):
         """Advance by T positions."""
         batch, steps, _ = u.shape
         z, xbc, dt = mx.split(self.in_proj(u), [self._width, self._width + self._conv_width], axis=-1)
-        xbc = silu(self.conv1d(xbc, cache.conv)).astype(mx.float32)
+        xbc = self.conv1d(xbc, cache.conv)
+        low, high = self._dt_limits
+        unlimited = low <= 0.0 and high == math.inf
+        if cuda.available() and u.shape[:2] == (1, 1) and unlimited:
+            parts = (xbc, dt, z, self._decay, self.D, self.dt_bias, cache.state)
+            gated, cache.state = cuda.mamba_step(*parts, groups=self._groups)
+            return self.out_proj(self.norm.of(gated))
+        xbc = xbc.astype(mx.float32)
         shared = self._groups * self._state_size
         x, b, c = mx.split(xbc, [self._width, self._width + shared], axis=-1)
         x = x.reshape(batch, steps, self._heads, self._head_dim)
         b = b.reshape(batch, steps, self._groups, self._state_size)
         c = c.reshape(batch, steps, self._groups, self._state_size)
         dt = softplus(dt.astype(mx.float32) + self.dt_bias)
-        low, high = self._dt_limits
-        if low > 0.0 or high < math.inf:
+        if not unlimited:
             dt = mx.clip(dt, low, high)
         y = self._scan(x, b, c, dt, cache) + self.D[:, None] * x
         return self.out_proj(self.norm(y.reshape(batch, steps, self._width).astype(u.dtype), z))

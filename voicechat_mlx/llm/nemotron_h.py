@@ -6,7 +6,7 @@ Source: NVIDIA 2025 (Nemotron-H), Nemotron Nano 2.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import mlx.core as mx
 from mlx import nn
@@ -15,7 +15,8 @@ from voicechat_mlx.config import TextConfig
 from voicechat_mlx.llm.attention import Attention
 from voicechat_mlx.llm.mamba import Mamba2Mixer
 from voicechat_mlx.nn.activations import relu
-from voicechat_mlx.nn.cache import Cache, KVCache, begin_step, end_step
+from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
+from voicechat_mlx.nn.norms import add_rms_norm
 
 
 class LayersCache(Cache):
@@ -47,19 +48,21 @@ class Block(nn.Module):
         self._letter = letter
         self.mixer = {"M": Mamba2Mixer, "*": Attention, "-": Mlp}[letter](config)
 
-    def make_cache(self, batch: int, dtype: mx.Dtype) -> Cache:
+    def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline) -> Cache:
         """What this kind of mixer remembers."""
-        cache: Cache = Cache() if self._letter == "-" else self.mixer.make_cache(batch, dtype)
-        return cache
+        if self._letter == "M":
+            return cast(Cache, self.mixer.make_cache(batch, dtype))
+        return cast(Cache, self.mixer.make_cache(batch, dtype, timeline)) if self._letter == "*" else Cache()
 
     def __call__(self, x: mx.array, cache: Any, mask: mx.array | None) -> mx.array:
         """(B, T, hidden) → the same shape."""
-        normed = self.norm(x)
+        return x + self.mix(self.norm(x), cache, mask)
+
+    def mix(self, normed: mx.array, cache: Any, mask: mx.array | None) -> mx.array:
+        """The mixer alone."""
         if self._letter == "M":
-            return x + self.mixer(normed, cache)
-        if self._letter == "*":
-            return x + self.mixer(normed, cache, mask)
-        return x + self.mixer(normed)
+            return self.mixer(normed, cache)
+        return self.mixer(normed, cache, mask) if self._letter == "*" else self.mixer(normed)
 
 
 class NemotronH(nn.Module):
@@ -72,7 +75,8 @@ class NemotronH(nn.Module):
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> LayersCache:
         """The beginning of a timeline."""
-        return LayersCache([layer.make_cache(batch, dtype) for layer in self.layers])
+        timeline = Timeline()
+        return LayersCache([layer.make_cache(batch, dtype, timeline) for layer in self.layers])
 
     def __call__(self, x: mx.array, cache: LayersCache | None = None) -> mx.array:
         """Advance by T positions, from the beginning when there is no cache."""
@@ -80,7 +84,9 @@ class NemotronH(nn.Module):
         steps = x.shape[1]
         begin_step(cache, steps)
         mask = next((entry.mask(steps) for entry in cache.layers if isinstance(entry, KVCache)), None)
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, layer_cache, mask)
+        norms = [*(layer.norm for layer in self.layers), self.norm_f]
+        normed = norms[0](x)
+        for layer, layer_cache, norm in zip(self.layers, cache.layers, norms[1:], strict=True):
+            x, normed = add_rms_norm(x, layer.mix(normed, layer_cache, mask), norm)
         end_step(cache, steps)
-        return self.norm_f(x)
+        return normed

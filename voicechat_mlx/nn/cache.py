@@ -8,8 +8,8 @@ can be compiled with `arrays_of(cache)` as explicit inputs and outputs.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from typing import Self
+from collections.abc import Sequence
+from typing import Self, cast
 
 import mlx.core as mx
 
@@ -20,26 +20,44 @@ KV_BLOCK = 256
 class Cache:
     """Base of every cache: attributes are arrays, further caches, lists of caches, or plain constants."""
 
-    def clone(self) -> Self:
-        """An independent cache with the same past. Arrays are shared: they are never changed in place."""
-        twin = copy.copy(self)
+    def clone(self, known: dict[int, Cache] | None = None) -> Self:
+        """An independent cache with the same past. Arrays are shared: they are never changed in place.
+
+        Parts that are one object here are one object there; `known` holds those already cloned.
+        """
+        known = {} if known is None else known
+        if id(self) in known:
+            return cast(Self, known[id(self)])
+        twin = known[id(self)] = copy.copy(self)
         for name, value in vars(self).items():
             if isinstance(value, Cache):
-                setattr(twin, name, value.clone())
+                setattr(twin, name, value.clone(known))
             elif isinstance(value, list):
-                setattr(twin, name, [entry.clone() for entry in value])
+                setattr(twin, name, [entry.clone(known) for entry in value])
         return twin
 
 
-def _slots(cache: Cache) -> Iterator[tuple[Cache, str]]:
-    for name, value in vars(cache).items():
-        if isinstance(value, mx.array):
-            yield cache, name
-        elif isinstance(value, Cache):
-            yield from _slots(value)
-        elif isinstance(value, list):
-            for entry in value:
-                yield from _slots(entry)
+def parts_of(cache: Cache) -> list[Cache]:
+    """The cache and all caches inside it, each once, in a fixed order."""
+    found: dict[int, Cache] = {}
+
+    def visit(part: Cache) -> None:
+        if id(part) in found:
+            return
+        found[id(part)] = part
+        for value in vars(part).values():
+            for entry in value if isinstance(value, list) else [value]:
+                if isinstance(entry, Cache):
+                    visit(entry)
+
+    visit(cache)
+    return list(found.values())
+
+
+def _slots(cache: Cache) -> list[tuple[Cache, str]]:
+    return [
+        (part, name) for part in parts_of(cache) for name, value in vars(part).items() if isinstance(value, mx.array)
+    ]
 
 
 def arrays_of(cache: Cache) -> list[mx.array]:
@@ -49,7 +67,7 @@ def arrays_of(cache: Cache) -> list[mx.array]:
 
 def set_arrays(cache: Cache, arrays: Sequence[mx.array]) -> None:
     """Put arrays back in the order of `arrays_of`."""
-    for (owner, name), value in zip(list(_slots(cache)), arrays, strict=True):
+    for (owner, name), value in zip(_slots(cache), arrays, strict=True):
         setattr(owner, name, value)
 
 
@@ -67,20 +85,47 @@ class Tail(Cache):
         return joined
 
 
+class Timeline(Cache):
+    """How many frames a network has done: `position` on the host, `offset` the same number on the device.
+
+    The layers of a network share one, so that a compiled step need not be rebuilt for every frame.
+    """
+
+    def __init__(self) -> None:
+        self.position = 0
+        self.offset = mx.array(0, dtype=mx.int32)
+
+
 class KVCache(Cache):
     """Keys and values of an attention layer, (B, H, capacity, D), written at position modulo capacity.
 
     With a `window` W the capacity never passes W and old positions are overwritten; a frame sees itself and the
-    W - 1 frames before it. Without one the buffer grows for ever. `position` is the host's count of frames,
-    `offset` the same number on the device, so that a compiled step need not be rebuilt for every frame.
+    W - 1 frames before it. Without one the buffer grows for ever.
     """
 
-    def __init__(self, batch: int, heads: int, head_dim: int, window: int | None, dtype: mx.Dtype) -> None:
+    def __init__(
+        self,
+        batch: int,
+        heads: int,
+        head_dim: int,
+        window: int | None,
+        dtype: mx.Dtype,
+        timeline: Timeline | None = None,
+    ) -> None:
         self.window = window
-        self.position = 0
-        self.offset = mx.array(0, dtype=mx.int32)
+        self.timeline = timeline or Timeline()
         self.keys = mx.zeros((batch, heads, 0, head_dim), dtype=dtype)
         self.values = mx.zeros((batch, heads, 0, head_dim), dtype=dtype)
+
+    @property
+    def position(self) -> int:
+        """Frames done, on the host."""
+        return self.timeline.position
+
+    @property
+    def offset(self) -> mx.array:
+        """Frames done, on the device: () int32."""
+        return self.timeline.offset
 
     @property
     def capacity(self) -> int:
@@ -120,7 +165,6 @@ class KVCache(Cache):
             self.keys = mx.slice_update(self.keys, keys, start, axes=(2,))
             self.values = mx.slice_update(self.values, values, start, axes=(2,))
             seen = self.keys, self.values
-        self.offset = self.offset + steps
         return seen
 
     def _newest_in_slots(self, steps: int) -> mx.array:
@@ -138,23 +182,16 @@ class KVCache(Cache):
         return steps > 1 and self.position + steps > self.capacity
 
 
-def kv_caches(cache: Cache) -> Iterator[KVCache]:
-    """Every key/value cache of a cache tree."""
-    if isinstance(cache, KVCache):
-        yield cache
-    for value in vars(cache).values():
-        for entry in value if isinstance(value, list) else [value]:
-            if isinstance(entry, Cache):
-                yield from kv_caches(entry)
-
-
 def begin_step(cache: Cache, steps: int) -> None:
     """Reserve room in every key/value cache of a tree for the coming step."""
-    for entry in kv_caches(cache):
-        entry.reserve(steps)
+    for part in parts_of(cache):
+        if isinstance(part, KVCache):
+            part.reserve(steps)
 
 
 def end_step(cache: Cache, steps: int) -> None:
-    """Advance the host's position of every key/value cache of a tree."""
-    for entry in kv_caches(cache):
-        entry.position += steps
+    """Move every timeline of a tree past the step."""
+    for part in parts_of(cache):
+        if isinstance(part, Timeline):
+            part.position += steps
+            part.offset = part.offset + steps

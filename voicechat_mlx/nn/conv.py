@@ -9,22 +9,31 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
+from voicechat_mlx.nn import cuda
+from voicechat_mlx.nn.activations import glu, silu
 from voicechat_mlx.nn.cache import Tail
 
 
 class DepthwiseConv1d(nn.Module):
-    """Causal depthwise convolution: y[t, c] = bias[c] + Σ_k weight[c, k] · x[t - (K - 1) + k, c]."""
+    """Causal depthwise convolution: y[t, c] = bias[c] + Σ_k weight[c, k] · x[t - (K - 1) + k, c].
 
-    def __init__(self, channels: int, kernel_size: int, *, bias: bool) -> None:
+    `gated` takes twice the channels and convolves their GLU; `with_silu` passes the result through SiLU.
+    """
+
+    def __init__(
+        self, channels: int, kernel_size: int, *, bias: bool, gated: bool = False, with_silu: bool = False
+    ) -> None:
         super().__init__()
+        self._gated, self._with_silu = gated, with_silu
         self.weight = mx.zeros((channels, kernel_size, 1))
         if bias:
             self.bias = mx.zeros((channels,))
         self.prepare()
 
     def prepare(self) -> None:
-        """Lay the taps out as rows: (K, C)."""
+        """Lay the taps out as rows, (K, C), and as K single rows."""
         self._taps = mx.contiguous(self.weight[:, :, 0].T)
+        self._rows = mx.split(self._taps, self._taps.shape[0])
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> Tail:
         """The last K - 1 inputs."""
@@ -34,14 +43,20 @@ class DepthwiseConv1d(nn.Module):
     def __call__(self, x: mx.array, cache: Tail | None = None) -> mx.array:
         """(B, T, C) → (B, T, C)."""
         steps, kernel_size = x.shape[1], self._taps.shape[0]
-        window = (cache or self.make_cache(x.shape[0], x.dtype)).extend(x)
+        cache = cache or self.make_cache(x.shape[0], x.dtype)
+        if cuda.available() and x.shape[:2] == (1, 1):
+            options = {"gated": self._gated, "silu": self._with_silu}
+            y, cache.steps = cuda.conv_step(cache.steps, x, self._taps, self.get("bias"), **options)
+            return y
+        window = cache.extend(glu(x) if self._gated else x)
         if steps == 1:
             y = (window * self._taps).sum(axis=1, keepdims=True)
         else:
-            y = window[:, :steps] * self._taps[0]
+            y = window[:, :steps] * self._rows[0]
             for k in range(1, kernel_size):
-                y = y + window[:, k : k + steps] * self._taps[k]
-        return y + self.bias if "bias" in self else y
+                y = y + window[:, k : k + steps] * self._rows[k]
+        y = y + self.bias if "bias" in self else y
+        return silu(y) if self._with_silu else y
 
 
 class PointwiseConv1d(nn.Module):
@@ -56,7 +71,7 @@ class PointwiseConv1d(nn.Module):
     def __call__(self, x: mx.array) -> mx.array:
         """(…, in) → (…, out)."""
         weight = self.weight[:, 0].T
-        return mx.addmm(self.bias, x, weight) if "bias" in self else x @ weight
+        return x @ weight + self.bias if "bias" in self else x @ weight
 
 
 class PatchConv1d(nn.Module):

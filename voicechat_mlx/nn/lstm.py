@@ -8,12 +8,19 @@ from mlx import nn
 from voicechat_mlx.nn.cache import Cache
 
 
-class LSTMCache(Cache):
-    """Hidden and cell state of every layer, (L, B, width) each; zeros at the beginning."""
+class LSTMLayerCache(Cache):
+    """Hidden and cell state of one layer, (B, width) each; zeros at the beginning."""
 
-    def __init__(self, layers: int, batch: int, width: int) -> None:
-        self.hidden = mx.zeros((layers, batch, width))
-        self.cell = mx.zeros((layers, batch, width))
+    def __init__(self, batch: int, width: int) -> None:
+        self.hidden = mx.zeros((batch, width))
+        self.cell = mx.zeros((batch, width))
+
+
+class LSTMCache(Cache):
+    """The state of every layer."""
+
+    def __init__(self, layers: list[LSTMLayerCache]) -> None:
+        self.layers = layers
 
 
 class LSTM(nn.Module):
@@ -30,27 +37,21 @@ class LSTM(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """Both products of a layer become one: [W_ih | W_hh] and the sum of the two biases."""
+        """Both products of a layer become one, [W_ih | W_hh], and so do its two biases."""
         self._matrices, self._biases = [], []
         for layer in range(self._layers):
-            joined = mx.concatenate([self[f"weight_ih_l{layer}"], self[f"weight_hh_l{layer}"]], axis=1)
-            self._matrices.append(joined.T)
+            self._matrices.append(mx.concatenate([self[f"weight_ih_l{layer}"], self[f"weight_hh_l{layer}"]], axis=1))
             self._biases.append(self[f"bias_ih_l{layer}"] + self[f"bias_hh_l{layer}"])
 
     def make_cache(self, batch: int) -> LSTMCache:
         """The state before the first step."""
-        return LSTMCache(self._layers, batch, self._width)
+        return LSTMCache([LSTMLayerCache(batch, self._width) for _ in range(self._layers)])
 
     def __call__(self, x: mx.array, cache: LSTMCache) -> mx.array:
         """(B, input) → (B, width), one step; the cache moves on."""
-        hidden, cell = [], []
-        for layer in range(self._layers):
-            gates = mx.addmm(
-                self._biases[layer], mx.concatenate([x, cache.hidden[layer]], axis=1), self._matrices[layer]
-            )
+        for matrix, bias, state in zip(self._matrices, self._biases, cache.layers, strict=True):
+            gates = mx.concatenate([x, state.hidden], axis=1) @ matrix.T + bias
             i, f, g, o = mx.split(gates, 4, axis=1)
-            cell.append(mx.sigmoid(f) * cache.cell[layer] + mx.sigmoid(i) * mx.tanh(g))
-            x = mx.sigmoid(o) * mx.tanh(cell[-1])
-            hidden.append(x)
-        cache.hidden, cache.cell = mx.stack(hidden), mx.stack(cell)
+            state.cell = mx.sigmoid(f) * state.cell + mx.sigmoid(i) * mx.tanh(g)
+            state.hidden = x = mx.sigmoid(o) * mx.tanh(state.cell)
         return x

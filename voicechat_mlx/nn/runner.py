@@ -11,7 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cache import Cache, arrays_of, begin_step, end_step, set_arrays
+from voicechat_mlx.nn.cache import Cache, Timeline, arrays_of, begin_step, parts_of, set_arrays
 
 Stage = Callable[..., Any]
 
@@ -28,10 +28,14 @@ class Runner:
     def __call__(self, stage: Stage, cache: Cache, *inputs: mx.array) -> Any:
         """`stage(model, cache, *inputs)` for one frame; the cache moves on."""
         if not self.compiled:
-            return stage(self._model, cache, *inputs)
+            return self.plain(stage, cache, *inputs)
         if stage not in self._stages:
             self._stages[stage] = _CompiledStage(self._model, stage)
         return self._stages[stage](cache, *inputs)
+
+    def plain(self, stage: Stage, cache: Cache, *inputs: mx.array) -> Any:
+        """The same as written, for any number of frames."""
+        return stage(self._model, cache, *inputs)
 
 
 class _CompiledStage:
@@ -47,8 +51,10 @@ class _CompiledStage:
         self._structure = cache
         result, arrays = self._compiled(arrays_of(cache), *inputs)
         self._structure = Cache()
+        for part in parts_of(cache):
+            if isinstance(part, Timeline):
+                part.position += 1  # the device's count moved inside
         set_arrays(cache, arrays)
-        end_step(cache, 1)
         return result
 
     def _pure(self, arrays: list[mx.array], *inputs: mx.array) -> tuple[Any, list[mx.array]]:

@@ -10,9 +10,10 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import AudioConfig, EncoderConfig
-from voicechat_mlx.nn.activations import glu, silu
+from voicechat_mlx.nn.activations import silu
 from voicechat_mlx.nn.cache import Cache, Tail
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
+from voicechat_mlx.nn.norms import add_layer_norm, layer_norm_silu
 from voicechat_mlx.perception.rel_attention import RelPosCache, RelPosMultiHeadAttention
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, SubsamplingCache
 
@@ -54,17 +55,16 @@ class ConformerConvolution(nn.Module):
     def __init__(self, d_model: int, kernel_size: int) -> None:
         super().__init__()
         self.pointwise_conv1 = PointwiseConv1d(d_model, 2 * d_model, bias=False)
-        self.depthwise_conv = DepthwiseConv1d(d_model, kernel_size, bias=False)
+        self.depthwise_conv = DepthwiseConv1d(d_model, kernel_size, bias=False, gated=True)
         self.batch_norm = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.pointwise_conv2 = PointwiseConv1d(d_model, d_model, bias=False)
 
     def __call__(self, x: mx.array, cache: Tail | None = None, *, padding: bool = False) -> mx.array:
         """(B, T, d_model) → the same shape. `padding` frames contribute nothing to the depthwise window."""
-        x = glu(self.pointwise_conv1(x))
+        x = self.pointwise_conv1(x)
         if padding:
             x = mx.zeros_like(x)
-        x = self.depthwise_conv(x, cache)
-        return self.pointwise_conv2(silu(self.batch_norm(x)))
+        return self.pointwise_conv2(layer_norm_silu(self.depthwise_conv(x, cache), self.batch_norm))
 
 
 class ConformerBlock(nn.Module):
@@ -93,12 +93,12 @@ class ConformerBlock(nn.Module):
     def __call__(self, x: mx.array, cache: ConformerCache | None = None, *, padding: bool = False) -> mx.array:
         """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech."""
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        x = x + 0.5 * self.feed_forward1(self.norm_feed_forward1(x))
-        if not padding:
-            x = x + self.self_attn(self.norm_self_att(x), cache.attention)
-        x = x + self.conv(self.norm_conv(x), cache.conv, padding=padding)
-        x = x + 0.5 * self.feed_forward2(self.norm_feed_forward2(x))
-        return self.norm_out(x)
+        fed = self.feed_forward1(self.norm_feed_forward1(x))
+        x, normed = add_layer_norm(x, fed, self.norm_self_att, half=True)
+        heard = mx.zeros_like(x) if padding else self.self_attn(normed, cache.attention)
+        x, normed = add_layer_norm(x, heard, self.norm_conv)
+        x, normed = add_layer_norm(x, self.conv(normed, cache.conv, padding=padding), self.norm_feed_forward2)
+        return add_layer_norm(x, self.feed_forward2(normed), self.norm_out, half=True)[1]
 
 
 class FastConformerEncoder(nn.Module):

@@ -11,8 +11,10 @@ import mlx.core as mx
 import numpy as np
 from mlx import nn
 
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.attention import merge_heads, split_heads
 from voicechat_mlx.nn.cache import Cache, Tail
+from voicechat_mlx.nn.linear import LinearGroup
 
 
 def sinusoids(distances: int, d_model: int) -> mx.array:
@@ -58,13 +60,14 @@ class RelPosMultiHeadAttention(nn.Module):
         self.linear_out = nn.Linear(d_model, d_model, bias=False)
         self.pos_bias_u = mx.zeros((n_heads, d_model // n_heads))
         self.pos_bias_v = mx.zeros((n_heads, d_model // n_heads))
-        self.prepare()
+        self._qkv: LinearGroup | None = None
 
     def prepare(self) -> None:
-        """Project the window's positions, farthest first: (H, left_context + 1, head_dim)."""
+        """Project the window's positions, farthest first, (H, left_context + 1, head_dim), and join the projections."""
         d_model = self.pos_bias_u.size
         table = sinusoids(self._left + 1, d_model)[::-1].astype(self.pos_bias_u.dtype)
-        self._positions = split_heads(self.linear_pos(table[None]), self._heads)[0]
+        self._positions = mx.contiguous(split_heads(self.linear_pos(table[None]), self._heads)[0])
+        self._qkv = LinearGroup([self.linear_q, self.linear_k, self.linear_v])
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> RelPosCache:
         """An empty window."""
@@ -74,12 +77,17 @@ class RelPosMultiHeadAttention(nn.Module):
         """Each frame attends to itself and the left_context frames before it."""
         cache = cache or self.make_cache(x.shape[0], x.dtype)
         steps = x.shape[1]
-        q = split_heads(self.linear_q(x), self._heads)
-        k = split_heads(cache.keys.extend(self.linear_k(x)), self._heads)
-        v = split_heads(cache.values.extend(self.linear_v(x)), self._heads)
+        q, k, v = self._qkv(x) if self._qkv else (self.linear_q(x), self.linear_k(x), self.linear_v(x))
+        seen, cache.seen = cache.seen, mx.minimum(cache.seen + steps, self._left)
+        if cuda.available() and x.shape[:2] == (1, 1) and self._left:
+            tails, biases = (cache.keys.steps, cache.values.steps), (self.pos_bias_u, self.pos_bias_v)
+            context, *moved = cuda.rel_attention(q, k, v, tails, self._positions, biases, seen)
+            cache.keys.steps, cache.values.steps = moved
+            return self.linear_out(context)
+        keys, values = cache.keys.extend(k), cache.values.extend(v)
+        q, k, v = (split_heads(part, self._heads) for part in (q, keys, values))
         by_distance = (q + self.pos_bias_v[:, None]) @ self._positions.swapaxes(-1, -2)
-        bias = mx.where(self._mask(steps, cache.seen), shear(by_distance) * self._scale, -1e30)
-        cache.seen = mx.minimum(cache.seen + steps, self._left)
+        bias = mx.where(self._mask(steps, seen), shear(by_distance) * self._scale, -1e30)
         q = q + self.pos_bias_u[:, None]
         context = mx.fast.scaled_dot_product_attention(q, k, v, scale=self._scale, mask=bias.astype(q.dtype))
         return self.linear_out(merge_heads(context))

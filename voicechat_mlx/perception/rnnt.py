@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from voicechat_mlx.config import AudioConfig
 from voicechat_mlx.nn.activations import relu
-from voicechat_mlx.nn.cache import Cache
+from voicechat_mlx.nn.cache import Cache, arrays_of, set_arrays
+from voicechat_mlx.nn.linear import Linear
 from voicechat_mlx.nn.lstm import LSTM, LSTMCache
 
 LOOKAHEAD_FRAMES = 16
@@ -59,9 +60,9 @@ class JointNetwork(nn.Module):
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
         joint = config.joint
-        self.enc = nn.Linear(joint.encoder_hidden, joint.joint_hidden)
-        self.pred = nn.Linear(joint.pred_hidden, joint.joint_hidden)
-        self.joint_net = [nn.ReLU(), nn.Identity(), nn.Linear(joint.joint_hidden, joint.num_classes + 1)]
+        self.enc = Linear(joint.encoder_hidden, joint.joint_hidden)
+        self.pred = Linear(joint.pred_hidden, joint.joint_hidden)
+        self.joint_net = [nn.ReLU(), nn.Identity(), Linear(joint.joint_hidden, joint.num_classes + 1)]
 
     def __call__(self, encoder_term: mx.array, prediction_term: mx.array) -> mx.array:
         """enc(e) (F, joint), pred(p) (1, joint) → logits (F, V + 1)."""
@@ -118,11 +119,10 @@ class GreedyRnnt:
             best = self._joint(encoder_term, cache.prediction_term).argmax(axis=-1)
             speaking = speaking & (best[0] != self._blank)
             pieces.append(mx.where(speaking, best, self._blank))
-            lstm = cache.lstm.clone()
-            term = self._joint.pred(self._prediction(pieces[-1], lstm))
-            cache.prediction_term = mx.where(speaking, term, cache.prediction_term)
-            cache.lstm.hidden = mx.where(speaking, lstm.hidden, cache.lstm.hidden)
-            cache.lstm.cell = mx.where(speaking, lstm.cell, cache.lstm.cell)
+            moved = cache.clone()
+            moved.prediction_term = self._joint.pred(self._prediction(pieces[-1], moved.lstm))
+            choices = zip(arrays_of(moved), arrays_of(cache), strict=True)
+            set_arrays(cache, [mx.where(speaking, new, old) for new, old in choices])
         return mx.concatenate(pieces)
 
     def decode(self, encoded: mx.array, cache: RnntCache, first_frame: int = 0) -> Pieces:

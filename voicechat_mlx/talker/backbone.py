@@ -7,13 +7,16 @@ Unusual: attention scale is query_pre_attn_scalar^-0.5, not head_dim^-0.5. Sourc
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import gelu_tanh
 from voicechat_mlx.nn.attention import attend, split_heads
-from voicechat_mlx.nn.cache import Cache, KVCache, begin_step, end_step
-from voicechat_mlx.nn.norms import OffsetRMSNorm
+from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
+from voicechat_mlx.nn.linear import Linear, LinearGroup
+from voicechat_mlx.nn.norms import OffsetRMSNorm, add_norm
 
 
 class BackboneCache(Cache):
@@ -28,13 +31,19 @@ class GatedMlp(nn.Module):
 
     def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
-        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
-        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+        self.gate_proj = Linear(hidden, intermediate, bias=False)
+        self.up_proj = Linear(hidden, intermediate, bias=False)
+        self.down_proj = Linear(intermediate, hidden, bias=False)
+        self._gate_up: LinearGroup | None = None
+
+    def prepare(self) -> None:
+        """Join the two projections of the input."""
+        self._gate_up = LinearGroup([self.gate_proj, self.up_proj])
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, hidden) → the same shape."""
-        return self.down_proj(gelu_tanh(self.gate_proj(x)) * self.up_proj(x))
+        gate, up = self._gate_up(x) if self._gate_up else (self.gate_proj(x), self.up_proj(x))
+        return self.down_proj(gelu_tanh(gate) * up)
 
 
 class TalkerAttention(nn.Module):
@@ -51,23 +60,41 @@ class TalkerAttention(nn.Module):
         self._base = config.rope_global_base_freq if is_global else config.rope_local_base_freq
         self._window = None if is_global else config.sliding_window
         hidden = config.hidden_size
-        self.q_proj = nn.Linear(hidden, self._heads * self._head_dim, bias=False)
-        self.k_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
-        self.v_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
-        self.o_proj = nn.Linear(self._heads * self._head_dim, hidden, bias=False)
+        self.q_proj = Linear(hidden, self._heads * self._head_dim, bias=False)
+        self.k_proj = Linear(hidden, self._kv_heads * self._head_dim, bias=False)
+        self.v_proj = Linear(hidden, self._kv_heads * self._head_dim, bias=False)
+        self.o_proj = Linear(self._heads * self._head_dim, hidden, bias=False)
         self.q_norm = OffsetRMSNorm(self._head_dim, config.rms_norm_eps)
         self.k_norm = OffsetRMSNorm(self._head_dim, config.rms_norm_eps)
+        self._qkv: LinearGroup | None = None
 
-    def make_cache(self, batch: int, dtype: mx.Dtype) -> KVCache:
+    def prepare(self) -> None:
+        """Join the three projections of the input; lay out what the joined norm and rotation of one frame needs."""
+        self._qkv = LinearGroup([self.q_proj, self.k_proj, self.v_proj])
+        rates = self._base ** -(np.arange(0, self._head_dim, 2) / self._head_dim)
+        self._constants = mx.array(np.append(rates, self.q_norm.eps).astype(np.float32))
+        self._q_scale = (self.q_norm.weight + 1.0) * self._scale
+        self._k_scale = self.k_norm.weight + 1.0
+
+    def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline) -> KVCache:
         """A window of frames, or all of them on a global layer."""
-        return KVCache(batch, self._kv_heads, self._head_dim, self._window, dtype)
+        return KVCache(batch, self._kv_heads, self._head_dim, self._window, dtype, timeline)
 
     def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
         """(B, T, hidden) → the same shape; `mask` is `cache.mask(T)`."""
-        q = self._rotate(self.q_norm(split_heads(self.q_proj(x), self._heads)), cache.offset)
-        k = self._rotate(self.k_norm(split_heads(self.k_proj(x), self._kv_heads)), cache.offset)
-        v = split_heads(self.v_proj(x), self._kv_heads)
+        if cuda.available() and x.shape[1] == 1 and self._qkv and self._qkv.is_joined:
+            return self.o_proj(self._one_frame(self._qkv.joined(x), cache))
+        q, k, v = self._qkv(x) if self._qkv else (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        q = self._rotate(self.q_norm(split_heads(q, self._heads)), cache.offset)
+        k = self._rotate(self.k_norm(split_heads(k, self._kv_heads)), cache.offset)
+        v = split_heads(v, self._kv_heads)
         return self.o_proj(attend(q, k, v, cache, scale=self._scale, mask=mask))
+
+    def _one_frame(self, qkv: mx.array, cache: KVCache) -> mx.array:
+        """The same for T = 1 in few launches: (B, 1, (H + 2·Hk)·D) → (B, 1, H·D)."""
+        scales = (self._q_scale, self._k_scale, self._constants)
+        q, k, v = cuda.norm_rotate(qkv, *scales, cache.offset, heads=self._heads, kv_heads=self._kv_heads)
+        return cuda.decode_attention(q, *cache.update(k, v), cache.offset)
 
     def _rotate(self, x: mx.array, offset: mx.array) -> mx.array:
         return mx.fast.rope(x, self._head_dim, traditional=False, base=self._base, scale=1.0, offset=offset)
@@ -88,8 +115,9 @@ class TalkerBlock(nn.Module):
 
     def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
         """(B, T, hidden) → the same shape."""
-        x = x + self.post_attention_layernorm(self.self_attn(self.input_layernorm(x), cache, mask))
-        return x + self.post_feedforward_layernorm(self.mlp(self.pre_feedforward_layernorm(x)))
+        heard = self.self_attn(self.input_layernorm(x), cache, mask)
+        x, normed = add_norm(x, heard, self.post_attention_layernorm, self.pre_feedforward_layernorm)
+        return add_norm(x, self.mlp(normed), self.post_feedforward_layernorm)[0]
 
 
 class TalkerBackbone(nn.Module):
@@ -103,7 +131,8 @@ class TalkerBackbone(nn.Module):
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> BackboneCache:
         """The beginning of a voice."""
-        return BackboneCache([layer.self_attn.make_cache(batch, dtype) for layer in self.layers])
+        timeline = Timeline()
+        return BackboneCache([layer.self_attn.make_cache(batch, dtype, timeline) for layer in self.layers])
 
     def __call__(self, x: mx.array, cache: BackboneCache | None = None) -> mx.array:
         """Advance by T frames, from the beginning when there is no cache."""

@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.talker.backbone import BackboneCache, TalkerBackbone
 from voicechat_mlx.talker.char_encoder import CharAwareSubwordEncoder
 from voicechat_mlx.talker.fusion import GatedFusion
@@ -58,8 +59,9 @@ class EarTts(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """½‖e‖² of every codebook row: (Q, K)."""
-        self._half_norms = 0.5 * mx.square(self.rvq_embs).sum(axis=-1)
+        """The codebooks one by one, Q × (K, latent), views of the same numbers, with ½‖e‖² of their rows, Q × (K,)."""
+        self._books = [book.squeeze(0) for book in mx.split(self.rvq_embs, self._levels)]
+        self._half_norms = [0.5 * mx.square(book).sum(axis=-1) for book in self._books]
 
     @property
     def mask_code(self) -> int:
@@ -129,16 +131,26 @@ class EarTts(nn.Module):
 
     def generate_codes(self, hidden: mx.array, draws: Draws) -> mx.array:
         """Hidden rows (2, hidden) → codes (Q,) int32."""
-        codes: list[mx.array] = []
+        codes = mx.zeros((self._levels,), dtype=mx.int32)
+        gumbel, normal = (mx.split(numbers, self.rounds) for numbers in draws)
         chosen_sum = mx.zeros((self._latent,), dtype=self.rvq_embs.dtype)
+        done = 0
         for turn, count in enumerate(self._counts):
-            mean, log_std = self.mog_head(hidden + self.embed_code(chosen_sum), draws.gumbel[turn])
-            residual = mean + mx.exp(log_std) * draws.normal[turn] * self._noise_scale
-            rows = [chosen_sum]
-            for level in range(len(codes), len(codes) + count):
-                code = (self._half_norms[level] - self.rvq_embs[level] @ residual).argmin()
-                rows.append(self.rvq_embs[level, code])
-                residual = residual - rows[-1]
-                codes.append(code)
-            chosen_sum = mx.stack(rows).sum(axis=0)
-        return mx.stack(codes).astype(mx.int32)
+            mean, log_std = self.mog_head(hidden + self.embed_code(chosen_sum), gumbel[turn].squeeze(0))
+            residual = mean + mx.exp(log_std) * normal[turn].squeeze(0) * self._noise_scale
+            codes, rest = self._quantise(residual, codes, range(done, done + count))
+            chosen_sum = chosen_sum + (residual - rest)
+            done += count
+        return codes
+
+    def _quantise(self, residual: mx.array, codes: mx.array, levels: range) -> tuple[mx.array, mx.array]:
+        """A point (latent,) → each level's nearest row, subtracted before the next: codes (Q,), and what is left."""
+        books, half_norms = self._books[levels.start : levels.stop], self._half_norms[levels.start : levels.stop]
+        if cuda.available():
+            return cuda.nearest_codes(residual, books, half_norms, codes, levels.start)
+        found = []
+        for book, half_norm in zip(books, half_norms, strict=True):
+            found.append((half_norm - book @ residual).argmin())
+            residual = residual - mx.take(book, found[-1], axis=0)
+        new = mx.stack(found).astype(mx.int32)
+        return mx.concatenate([codes[: levels.start], new, codes[levels.stop :]]), residual

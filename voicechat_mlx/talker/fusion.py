@@ -5,6 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
+from voicechat_mlx.nn.linear import Linear
 from voicechat_mlx.nn.norms import OffsetRMSNorm
 
 
@@ -14,8 +15,8 @@ class GatedFusion(nn.Module):
     def __init__(self, hidden: int, num_quantizers: int, eps: float) -> None:
         super().__init__()
         self._num_quantizers = num_quantizers
-        self.audio_proj = nn.Linear(hidden, hidden)
-        self.text_proj = nn.Linear(hidden, hidden)
+        self.audio_proj = Linear(hidden, hidden)
+        self.text_proj = Linear(hidden, hidden)
         self.gate = mx.zeros((hidden,))
         self.residual_scale = mx.zeros(())
         self.final_norm = OffsetRMSNorm(hidden, eps)

@@ -10,7 +10,7 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
-from voicechat_mlx.nn.norms import OffsetRMSNorm
+from voicechat_mlx.nn.norms import OffsetRMSNorm, add_norm
 from voicechat_mlx.talker.backbone import GatedMlp
 
 
@@ -25,7 +25,7 @@ class MogLayer(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, hidden) → the same shape."""
-        return x + self.post_norm(self.mlp(self.pre_norm(x)))
+        return add_norm(x, self.mlp(self.pre_norm(x)), self.post_norm)[0]
 
 
 def draw_from_nucleus(logits: mx.array, gumbel: mx.array, top_p: float) -> mx.array:
@@ -63,7 +63,8 @@ class MogHead(nn.Module):
         """Guidance joins the rows after the final norm; `gumbel` (K,) drives the draw."""
         for layer in self.mlp_stack:
             x = layer(x)
-        x = x[0] + self._guidance * (x[0] - x[1])
+        conditional, unconditional = x[:1].squeeze(0), x[1:].squeeze(0)
+        x = conditional + self._guidance * (conditional - unconditional)
         component = draw_from_nucleus(self.proj_logits(x), gumbel, self._top_p)
         down = self.proj_mus.weight.reshape(self._components, self._rank, -1)[component]
         mean = self.low_mat[component] @ (down @ x)

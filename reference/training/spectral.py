@@ -1,0 +1,87 @@
+"""Losses between waves: spectra at several resolutions for speech; phases and samples for tones; quiet for silence.
+
+Unusual: speech is compared without phase and with windows of at least 512 samples, so that the codec need not keep the
+phase of a voice; that leaves latents which a talker can predict. What is made is never added to a floor before its
+logarithm is taken: a decoder whose sound has died away would get no gradient to come back.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from reference.audio.mel import mel_filters
+from reference.audio.stft import stft
+from reference.codec.codec import polar_spectrum
+from voicechat_mlx.config import PreprocessorConfig
+
+FLOOR = 1e-5
+"""Amplitudes below this count as silence."""
+FEATURE_FLOOR = 2e-5
+"""The same for the codec's own small spectra, where an RMS of r gives about 2.4 r."""
+
+
+class SpectralDistance(nn.Module):
+    """(B, n), (B, n) → (B,): log and relative linear distances of magnitudes, and of the log-mel spectrum."""
+
+    filters: Tensor
+
+    def __init__(self, sample_rate: int, sizes: tuple[int, ...] = (512, 1024, 2048), mels: int = 80) -> None:
+        super().__init__()
+        self.sizes = sizes
+        for size in sizes:
+            self.register_buffer(f"window_{size}", torch.hann_window(size))
+        mel = PreprocessorConfig(sample_rate=sample_rate, n_fft=sizes[1], features=mels)
+        self.register_buffer("filters", mel_filters(mel))
+
+    def forward(self, true: Tensor, made: Tensor) -> Tensor:
+        """Both (B, n) → (B,)."""
+        distance = torch.zeros(len(true), device=true.device)
+        for size in self.sizes:
+            a, b = self.magnitude(true, size), self.magnitude(made, size)
+            log = log_distance(a, b, FLOOR).mean((1, 2))
+            linear = (a - b).abs().sum((1, 2)) / (a + b).sum((1, 2)).clamp_min(1e-3)
+            distance = distance + (log + linear) / len(self.sizes)
+            if size == self.sizes[1]:
+                distance = distance + log_distance(self.filters @ a, self.filters @ b, FLOOR).mean((1, 2))
+        return distance
+
+    def magnitude(self, wave: Tensor, size: int) -> Tensor:
+        """(B, n) → (B, bins, frames), a full-scale sine being about 1."""
+        window = getattr(self, f"window_{size}")
+        spectrum = torch.stft(wave, size, size // 4, window=window, return_complex=True)
+        power = spectrum.real.square() + spectrum.imag.square()
+        return torch.sqrt(power + 1e-14) * (4 / size)
+
+
+def log_distance(true: Tensor, made: Tensor, floor: float) -> Tensor:
+    """Magnitudes → |log true - log made|; where the truth is below the floor, only what is made above it counts."""
+    log = torch.log(made.clamp_min(1e-12))
+    audible = (torch.log(true.clamp_min(floor)) - log).abs()
+    return torch.where(true > floor, audible, (log - math.log(floor)).clamp_min(0))
+
+
+def tone_distance(true: Tensor, made: Tensor) -> Tensor:
+    """(B, n) twice → (B,): 0.1 per dB of relative error, and half the relative error."""
+    relative = (made - true).square().mean(1) / true.square().mean(1).clamp_min(1e-8)
+    return torch.log10(relative + 1e-5) + 0.5 * relative.clamp_max(10)
+
+
+def feature_distance(true: Tensor, features: Tensor, n_fft: int, hop_length: int) -> Tensor:
+    """Waves (B, n), the decoder's features (B, T, 18) → (B,): distance of their small spectra, phases included.
+
+    Without it, tones stay silent: as long as the phase is not right, silence is nearer to a tone than any other tone.
+    """
+    spectrum = stft(true, n_fft, hop_length)
+    magnitude, phase = spectrum.abs(), features.chunk(2, dim=-1)[1]
+    weight = magnitude / magnitude.sum((1, 2), keepdim=True).clamp_min(1e-3)
+    logs = log_distance(magnitude, polar_spectrum(features).abs(), FEATURE_FLOOR)
+    turned = 1 - torch.cos(phase - spectrum.angle())
+    return (weight * (turned + 0.3 * logs)).sum((1, 2)) + 0.3 * logs.mean((1, 2))
+
+
+def snr_db(true: Tensor, made: Tensor) -> Tensor:
+    """(B, n) twice → (B,) signal-to-noise ratio."""
+    return 10 * torch.log10(true.square().sum(1) / (made - true).square().sum(1).clamp_min(1e-20))

@@ -1,0 +1,264 @@
+"""What can be wrong with a checkpoint's files, each fault with its own line."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import mlx.core as mx
+import pytest
+
+from voicechat_mlx import checkpoint as module
+from voicechat_mlx.checkpoint import Checkpoint
+from voicechat_mlx.errors import CheckpointError, ConfigError, InputError
+from voicechat_mlx.safetensors_header import TensorHeader, read_header
+
+FIRST, SECOND = "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"
+INDEX = "model.safetensors.index.json"
+
+
+def copy(folder: Path, target: Path) -> Path:
+    return Path(shutil.copytree(folder, target / "copy"))
+
+
+def refusal(folder: str | Path, kind: type[InputError] = CheckpointError) -> str:
+    with pytest.raises(kind) as error:
+        Checkpoint.open(folder)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def edit_json(path: Path, change) -> None:
+    values = json.loads(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(json.dumps(values), encoding="utf-8")
+
+
+def test_every_variant_opens_with_all_its_tensors(tiny_fp32, tiny_bf16, tiny_torch_layout, tiny_4bit) -> None:
+    for folder in (tiny_fp32, tiny_bf16, tiny_torch_layout, tiny_4bit):
+        checkpoint = Checkpoint.open(folder)
+        tensors = checkpoint.tensors()
+        assert {name: tensor.shape for name, tensor in tensors.items()} == checkpoint.tensor_names_and_shapes()
+        assert checkpoint.tokenizer == folder / "tokenizer.json"
+        assert checkpoint.rnnt_vocabulary[:3] == ("<unk>", "<pad>", "<s>")
+        assert len(checkpoint.rnnt_vocabulary) == 64
+        assert not checkpoint.is_bundled
+
+
+def test_nothing_named_is_the_bundled_model() -> None:
+    checkpoint = Checkpoint.open()
+    assert checkpoint.is_bundled
+    assert checkpoint.folder.parent.name == "bundled"
+
+
+# --- which folder ---
+
+
+def test_a_missing_folder_is_named() -> None:
+    assert refusal("/nowhere/model").startswith("'/nowhere/model' does not exist")
+
+
+def test_a_file_in_place_of_a_folder_is_named(tiny_fp32) -> None:
+    assert "is a file; give the folder" in refusal(tiny_fp32 / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", ["", "a/b/c", "../model", "x" * 5000, "nul\0"])
+def test_a_name_that_can_be_no_folder_and_no_hub_id_is_refused(name) -> None:
+    assert "give a checkpoint folder or a Hub id" in refusal(name)
+
+
+def test_a_hub_id_is_downloaded_without_the_files_that_are_not_used(monkeypatch, tiny_fp32) -> None:
+    asked = {}
+
+    def download(repository: str, *, allow_patterns: list[str]) -> str:
+        asked.update(repository=repository, patterns=allow_patterns)
+        return str(tiny_fp32)
+
+    monkeypatch.setattr(module, "snapshot_download", download)
+    assert Checkpoint.open("owner/Voice-Chat.4bit").folder == tiny_fp32
+    assert asked["repository"] == "owner/Voice-Chat.4bit"
+    needed = {"config.json", "*.safetensors", INDEX, "tokenizer.json", "rnnt_tokenizer/vocab.json"}
+    assert set(asked["patterns"]) == needed
+
+
+def test_a_hub_id_that_cannot_be_downloaded_is_refused_in_one_line(monkeypatch) -> None:
+    def download(repository: str, *, allow_patterns: list[str]) -> str:
+        raise OSError("no network\nand more")
+
+    monkeypatch.setattr(module, "snapshot_download", download)
+    assert refusal("owner/model") == "owner/model is not a folder, and the Hub gave nothing of that name (no network)"
+
+
+# --- config.json ---
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "config.json does not exist"),
+        ("", "is not readable JSON"),
+        ("{", "is not readable JSON"),
+        ("[]", "must hold a JSON object"),
+        ("{}", "model_type is 'no model_type'"),
+        ('{"model_type": "nemotron_h"}', "model_type is 'nemotron_h'; only 'nemotron_voicechat'"),
+        ('{"model_type": "nemotron_voicechat", "speaker": "Bob"}', "speaker is 'Bob'; only 'Aria' is implemented"),
+    ],
+)
+def test_a_config_that_cannot_be_used_is_refused(tiny_fp32, tmp_path, text, message) -> None:
+    folder = copy(tiny_fp32, tmp_path)
+    (folder / "config.json").unlink() if text is None else (folder / "config.json").write_text(text)
+    assert message in refusal(folder, ConfigError)
+
+
+# --- weight files ---
+
+
+def test_no_weights_at_all_are_refused(tiny_fp32, tmp_path) -> None:
+    folder = copy(tiny_fp32, tmp_path)
+    (folder / "model.safetensors").unlink()
+    assert "has no *.safetensors file" in refusal(folder)
+
+
+def test_shards_are_found_without_an_index(tiny_4bit, tmp_path) -> None:
+    folder = copy(tiny_4bit, tmp_path)
+    (folder / INDEX).unlink()
+    assert Checkpoint.open(folder).tensor_names_and_shapes() == Checkpoint.open(tiny_4bit).tensor_names_and_shapes()
+
+
+@pytest.mark.parametrize("with_index", [True, False])
+@pytest.mark.parametrize("shard", [FIRST, SECOND])
+def test_a_missing_shard_is_named(tiny_4bit, tmp_path, shard, with_index) -> None:
+    folder = copy(tiny_4bit, tmp_path)
+    (folder / shard).unlink()
+    if not with_index:
+        (folder / INDEX).unlink()
+    message = refusal(folder)
+    assert message.startswith(f"{folder / shard} is missing") and "download" in message
+
+
+def test_a_tensor_that_the_index_names_but_its_shard_lacks_is_named(tiny_4bit, tmp_path) -> None:
+    folder = copy(tiny_4bit, tmp_path)
+    edit_json(folder / INDEX, lambda values: values["weight_map"].update({"stt_model.ghost.weight": FIRST}))
+    assert f"places stt_model.ghost.weight in {FIRST}, which does not hold it" in refusal(folder)
+
+
+def test_a_shard_that_the_index_names_but_is_absent_is_named(tiny_4bit, tmp_path) -> None:
+    folder = copy(tiny_4bit, tmp_path)
+    edit_json(folder / INDEX, lambda values: values["weight_map"].update({"ghost": "third.safetensors"}))
+    assert "third.safetensors is missing" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"weight_map": {}}', '{"weight_map": {"a": "../x"}}', '{"weight_map": {"a": 3}}']
+)
+def test_an_index_that_is_no_index_is_named(tiny_4bit, tmp_path, text) -> None:
+    folder = copy(tiny_4bit, tmp_path)
+    (folder / INDEX).write_text(text)
+    assert INDEX in refusal(folder)
+
+
+def test_a_tensor_in_two_files_is_named_with_both(tiny_4bit, tmp_path) -> None:
+    folder = copy(tiny_4bit, tmp_path)
+    (folder / INDEX).unlink()
+    shutil.copyfile(folder / FIRST, folder / "model.safetensors")
+    message = refusal(folder)
+    assert FIRST in message and "model.safetensors" in message and "remove one" in message
+
+
+@pytest.mark.parametrize("kept", [0.999, 0.5])
+def test_a_file_cut_in_its_data_is_truncated(tiny_fp32, tmp_path, kept) -> None:
+    folder = copy(tiny_fp32, tmp_path)
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(len(whole) * kept)])
+    assert f"is truncated: {int(len(whole) * kept)} bytes of {len(whole)}; download it again" in refusal(folder)
+
+
+def test_a_file_cut_in_its_header_is_truncated(tiny_fp32, tmp_path) -> None:
+    folder = copy(tiny_fp32, tmp_path)
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:1000])
+    assert "is truncated: its header alone is" in refusal(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"1234567",
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 12\n",
+        (9).to_bytes(8, "little") + b"not json!",
+        (2).to_bytes(8, "little") + b"[]",
+        (11).to_bytes(8, "little") + b'{"a": "no"}',
+    ],
+)
+def test_a_file_that_is_not_safetensors_is_named(tmp_path, content) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match="is not a safetensors file") as error:
+        read_header(path)
+    assert str(path) in str(error.value) and "\n" not in str(error.value)
+
+
+def test_the_header_tells_shape_and_type_of_every_tensor(tmp_path) -> None:
+    path = tmp_path / "model.safetensors"
+    mx.save_safetensors(str(path), {"a": mx.zeros((2, 3), mx.bfloat16), "b": mx.array(5)}, {"format": "mlx"})
+    assert read_header(path) == {
+        "a": TensorHeader(dtype="BF16", shape=(2, 3)),
+        "b": TensorHeader(dtype="I32", shape=()),
+    }
+
+
+# --- tokenizer and vocabulary ---
+
+
+def test_a_missing_tokenizer_is_named_with_where_to_get_it(tiny_fp32, tmp_path) -> None:
+    folder = copy(tiny_fp32, tmp_path)
+    (folder / "tokenizer.json").unlink()
+    message = refusal(folder)
+    assert message.startswith(f"{folder / 'tokenizer.json'} is missing") and "NVIDIA-Nemotron-Nano-9B-v2" in message
+
+
+@pytest.mark.parametrize("count", [0, 63, 65])
+def test_a_vocabulary_of_the_wrong_length_is_refused_with_both_lengths(tiny_torch_layout, tmp_path, count) -> None:
+    folder = copy(tiny_torch_layout, tmp_path)
+    pieces = [str(number) for number in range(count)]
+    (folder / "rnnt_tokenizer" / "vocab.json").write_text(json.dumps(pieces))
+    assert f"has {count} pieces; expected 64" in refusal(folder)
+
+
+def test_a_vocabulary_of_the_wrong_length_in_the_config_is_refused(tiny_fp32, tmp_path) -> None:
+    folder = copy(tiny_fp32, tmp_path)
+    edit_json(folder / "config.json", lambda values: values["rnnt_vocabulary"].pop())
+    assert "has 63 pieces; expected 64" in refusal(folder)
+
+
+def test_a_vocabulary_may_be_a_list_or_a_map_from_piece_to_id(tiny_torch_layout, tmp_path) -> None:
+    folder = copy(tiny_torch_layout, tmp_path)
+    path = folder / "rnnt_tokenizer" / "vocab.json"
+    from_map = Checkpoint.open(folder).rnnt_vocabulary
+    path.write_text(json.dumps(list(from_map)))
+    assert Checkpoint.open(folder).rnnt_vocabulary == from_map
+    backwards = dict(reversed([(piece, id) for id, piece in enumerate(from_map)]))
+    path.write_text(json.dumps(backwards))
+    assert Checkpoint.open(folder).rnnt_vocabulary == from_map
+
+
+def test_an_empty_list_in_the_config_leaves_the_file_to_speak(tiny_torch_layout, tmp_path) -> None:
+    folder = copy(tiny_torch_layout, tmp_path)
+    edit_json(folder / "config.json", lambda values: values.update(rnnt_vocabulary=[]))
+    assert len(Checkpoint.open(folder).rnnt_vocabulary) == 64
+
+
+@pytest.mark.parametrize("text", ["", "3", "[1, 2]", '{"a": 0, "b": 2}', '{"a": 0, "b": 0}', '{"a": "x"}'])
+def test_a_vocabulary_that_is_neither_is_refused_by_name(tiny_torch_layout, tmp_path, text) -> None:
+    folder = copy(tiny_torch_layout, tmp_path)
+    (folder / "rnnt_tokenizer" / "vocab.json").write_text(text)
+    assert "vocab.json" in refusal(folder)
+
+
+def test_no_vocabulary_anywhere_is_refused(tiny_torch_layout, tmp_path) -> None:
+    folder = copy(tiny_torch_layout, tmp_path)
+    shutil.rmtree(folder / "rnnt_tokenizer")
+    assert "config.json has no rnnt_vocabulary" in refusal(folder)

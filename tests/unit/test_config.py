@@ -1,0 +1,207 @@
+"""config.json: the published values, both spellings of what has two, and every kind of value that is refused."""
+
+from __future__ import annotations
+
+import json
+import math
+from copy import deepcopy
+
+import pytest
+
+from fixtures.tiny_config import TINY
+from voicechat_mlx.config import Quantization, VoiceChatConfig
+from voicechat_mlx.errors import ConfigError
+
+ENTRY = {"group_size": 64, "bits": 4}
+
+
+def parsed(**changes) -> VoiceChatConfig:
+    """The tiny config with dotted keys set: `parsed(**{"text_config.head_dim": 3})`."""
+    values = deepcopy(TINY)
+    for path, value in changes.items():
+        *sections, key = path.split(".")
+        target = values
+        for section in sections:
+            target = target[section]
+        target[key] = value
+    return VoiceChatConfig.from_dict(values)
+
+
+def refusal(**changes) -> str:
+    with pytest.raises(ConfigError) as error:
+        parsed(**changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def test_defaults_are_the_published_model() -> None:
+    config = VoiceChatConfig.from_dict({"model_type": "nemotron_voicechat"})
+    text, encoder = config.text_config, config.audio_config.encoder
+    # the issue's text: attention at layers 14, 21, 30, 39 of 56
+    assert [index for index, letter in enumerate(text.hybrid_override_pattern) if letter == "*"] == [14, 21, 30, 39]
+    assert len(text.hybrid_override_pattern) == text.num_hidden_layers == 56
+    assert text.mamba_width == 128 * 80
+    assert text.mamba_conv_width == 128 * 80 + 2 * 8 * 128
+    assert (encoder.n_layers, encoder.d_model, encoder.n_heads, encoder.left_context) == (24, 1024, 8, 70)
+    assert (config.tts_config.hidden_size, config.tts_config.num_hidden_layers) == (1152, 28)
+    assert config.codec_config.samples_per_frame == 1764
+    assert config.codec_config.stft_channels == 18
+    assert config.codec_config.widths == (384, 768, 1536)
+    assert config.input_samples_per_frame == 1280
+    assert config.voice_prompt_frames == 37
+    assert (config.bos_token_id, config.eos_token_id, config.pad_token_id, config.silence_token_id) == (1, 2, 12, 11)
+    assert (config.rnnt_blank_id, config.audio_config.max_symbols) == (1024, 10)
+    assert config.quantization is None
+
+
+def test_the_tiny_config_fills_every_field_it_names() -> None:
+    config = VoiceChatConfig.from_dict(deepcopy(TINY))
+    assert config.audio_config.joint.joint_hidden == TINY["audio_config"]["joint"]["joint_hidden"]
+    assert config.tts_config.mog_head.low_rank == TINY["tts_config"]["mog_head"]["low_rank"]
+    assert set(config.unknown) == {"architectures", "audio_config.preprocessor.dither"}
+
+
+@pytest.mark.parametrize("spelling", [[70, 0], [[70, 0]]])
+def test_the_attention_window_may_be_flat_or_nested(spelling) -> None:
+    assert parsed(**{"audio_config.encoder.att_context_size": spelling}).audio_config.encoder.left_context == 70
+
+
+@pytest.mark.parametrize("window", [[70, 1], [-1, 0], [70], [], [70, 0, 0], [[70, 0], [35, 0]], "70", None])
+def test_a_window_that_is_not_causal_or_not_a_pair_is_refused(window) -> None:
+    assert "att_context_size" in refusal(**{"audio_config.encoder.att_context_size": window})
+
+
+def test_a_missing_time_step_limit_means_no_limit() -> None:
+    assert parsed().text_config.time_step_limit == (0.0, math.inf)
+    assert parsed(**{"text_config.time_step_limit": [0.0, "inf"]}).text_config.time_step_limit == (0.0, math.inf)
+    assert parsed(**{"text_config.time_step_limit": [0.001, 0.1]}).text_config.time_step_limit == (0.001, 0.1)
+
+
+def test_unknown_keys_change_nothing_and_are_kept_by_their_path() -> None:
+    config = parsed(**{"trainer": {"lr": 1}, "tts_config.dropout": 0.1})
+    assert config.unknown["trainer"] == {"lr": 1}
+    assert config.unknown["tts_config.dropout"] == 0.1
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("speaker", "Bob"),
+        ("speaker", None),
+        ("text_config.model_type", "llama"),
+        ("text_config.attention_bias", True),
+        ("text_config.use_conv_bias", False),
+        ("text_config.hybrid_override_pattern", "M-M*-E"),
+        ("text_config.hybrid_override_pattern", "M-M*"),
+        ("text_config.num_key_value_heads", 3),
+        ("text_config.n_groups", 4),
+        ("audio_config.preprocessor.normalize", "per_feature"),
+        ("audio_config.preprocessor.window", "hamming"),
+        ("audio_config.encoder.subsampling_factor", 4),
+        ("audio_config.encoder.xscaling", True),
+        ("audio_config.encoder.use_bias", True),
+        ("audio_config.encoder.conv_norm_type", "batch_norm"),
+        ("audio_config.encoder.n_heads", 7),
+        ("audio_config.joint.activation", "tanh"),
+        ("tts_config.use_subword_flag_emb", False),
+        ("tts_config.use_gated_fusion_for_text_audio", False),
+        ("tts_config.sliding_window", 0),
+        ("codec_config.hop_length", 3),
+    ],
+)
+def test_a_value_that_is_not_implemented_is_refused_by_its_path(path, value) -> None:
+    section, _, key = path.rpartition(".")
+    message = refusal(**{path: value})
+    assert key in message and section in message
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("text_config.hidden_size", "64"),
+        ("text_config.hidden_size", 64.5),
+        ("text_config.hidden_size", True),
+        ("text_config", [1]),
+        ("tts_config.top_p", "high"),
+        ("codec_config.downsample_rates", 7),
+        ("rnnt_vocabulary", [1, 2]),
+        ("rnnt_vocabulary", "abc"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_refused_by_its_path(path, value) -> None:
+    assert path in refusal(**{path: value})
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("rnnt_blank_id", 63),
+        ("audio_config.joint.num_classes", 63),
+        ("audio_config.joint.encoder_hidden", 61),
+        ("audio_config.joint.pred_hidden", 35),
+        ("audio_config.encoder.feat_in", 80),
+        ("audio_config.output_dim", 65),
+        ("tts_config.latent_size", 25),
+        ("tts_config.num_quantizers", 30),
+        ("tts_config.codebook_size", 30),
+        ("output_sample_rate", 24000),
+        ("input_sample_rate", 8000),
+    ],
+)
+def test_two_keys_that_say_the_same_thing_must_agree(path, value) -> None:
+    message = refusal(**{path: value})
+    assert path in message and str(value) in message
+
+
+def test_the_frame_duration_must_be_what_the_networks_move_by() -> None:
+    # 0.04 s are 640 samples at 16 kHz; the encoder moves by 160 · 8
+    message = refusal(frame_duration=0.04)
+    assert "frame_duration · input_sample_rate is 640 samples, but the networks move by 1280" in message
+
+
+@pytest.mark.parametrize("model_type", [None, "", "nemotron_h", "moshi", 3])
+def test_another_model_type_is_refused_with_what_was_found(model_type) -> None:
+    assert f"model_type is {model_type!r}; only 'nemotron_voicechat'" in refusal(model_type=model_type)
+
+
+# --- the quantisation map ---
+
+
+def test_the_map_gives_group_size_and_bits_by_module() -> None:
+    config = parsed(quantization={**ENTRY, "stt_model.lm_head": dict(ENTRY), "stt_model.embed_tokens": {"bits": 8}})
+    assert config.quantization == Quantization(
+        group_size=64, bits=4, modules={"stt_model.lm_head": (64, 4), "stt_model.embed_tokens": (64, 8)}
+    )
+
+
+def test_true_takes_the_defaults_and_false_leaves_a_module_alone() -> None:
+    config = parsed(quantization={"group_size": 32, "bits": 8, "a": True, "b": False})
+    assert config.quantization is not None
+    assert config.quantization.modules == {"a": (32, 8)}
+
+
+@pytest.mark.parametrize("key", ["quantization", "quantization_config"])
+def test_either_name_of_the_map_will_do(key) -> None:
+    config = parsed(**{key: {**ENTRY, "stt_model.lm_head": dict(ENTRY)}})
+    assert config.quantization is not None
+    assert config.quantization.modules == {"stt_model.lm_head": (64, 4)}
+
+
+def test_two_maps_that_disagree_are_refused() -> None:
+    first, second = {**ENTRY, "a": dict(ENTRY)}, {**ENTRY, "b": dict(ENTRY)}
+    assert "disagree" in refusal(quantization=first, quantization_config=second)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[1], "4bit", {"group_size": 48, "bits": 4}, {"group_size": 64, "bits": 7}, {**ENTRY, "mode": "mxfp4"},
+     {**ENTRY, "stt_model.lm_head": {"bits": 1}}],
+)  # fmt: skip
+def test_a_map_that_is_not_implemented_is_refused(value) -> None:
+    assert "quantization" in refusal(quantization=value)
+
+
+def test_a_file_is_read_like_a_dictionary(tmp_path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY), encoding="utf-8")
+    assert VoiceChatConfig.from_file(path) == parsed()

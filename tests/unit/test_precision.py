@@ -1,0 +1,42 @@
+"""Which parameters become which dtype."""
+
+from __future__ import annotations
+
+import mlx.core as mx
+import pytest
+
+from tests.unit.loading import loaded
+from voicechat_mlx.errors import ConfigError
+from voicechat_mlx.precision import precision
+
+
+def test_float32_makes_every_number_float32_and_every_index_int32(tiny_torch_layout) -> None:
+    assert {array.dtype for array in loaded(tiny_torch_layout).values()} == {mx.float32, mx.int32}
+
+
+def test_bfloat16_leaves_codec_rnnt_and_recurrence_in_float32(tiny_fp32) -> None:
+    parameters = loaded(tiny_fp32, precision=precision("bfloat16"))
+    for name, dtype in {
+        "perception.proj.weight": mx.bfloat16,
+        "embed_tokens.weight": mx.bfloat16,
+        "llm.layers.0.mixer.norm.weight": mx.bfloat16,
+        "llm.layers.0.mixer.A_log": mx.float32,
+        "llm.layers.0.mixer.D": mx.float32,
+        "llm.layers.0.mixer.dt_bias": mx.float32,
+        "talker.backbone.norm.weight": mx.bfloat16,
+        "rnnt_joint.enc.weight": mx.float32,
+        "codec.decoder.layers.0.weight": mx.float32,
+        "codec_silence_tokens": mx.int32,
+    }.items():
+        assert parameters[name].dtype == dtype, name
+
+
+def test_automatic_precision_is_bfloat16_only_on_a_gpu_and_never_for_the_talker() -> None:
+    on_gpu = mx.default_device().type == mx.DeviceType.gpu
+    assert precision("auto").perception_llm == (mx.bfloat16 if on_gpu else mx.float32)
+    assert precision("auto").talker == mx.float32
+
+
+def test_an_unknown_precision_is_refused_with_the_choices() -> None:
+    with pytest.raises(ConfigError, match="'fp64' is unknown; choose one of auto, float32, bfloat16"):
+        precision("fp64")

@@ -1,0 +1,57 @@
+// Shared by every kernel here. Numbers are accumulated in float32 whatever they are stored in.
+#define ENDLESS __int_as_float(0x7f800000)
+
+template <typename T>
+__device__ float up(T x) {
+  return static_cast<float>(x);
+}
+
+__device__ inline float warp_sum(float x) {
+  for (int step = 16; step > 0; step /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, step);
+  }
+  return x;
+}
+
+// The sum over a block of at most 32 warps, known to every thread.
+__device__ inline float block_sum(float x) {
+  __shared__ float sums[32];
+  x = warp_sum(x);
+  __syncthreads();
+  if (threadIdx.x % 32 == 0) {
+    sums[threadIdx.x / 32] = x;
+  }
+  __syncthreads();
+  float total = 0.0f;
+  for (int warp = 0; warp < blockDim.x / 32; warp++) {
+    total += sums[warp];
+  }
+  return total;
+}
+
+// Every warp holds a softmax mean over its own keys: their joint mean, written by the whole block.
+template <int WARPS, int D, typename T>
+__device__ void join_means(
+    float* maxima, float* totals, float (*means)[D], float maximum, float total, const float* mean, T* out) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  for (int i = 0; lane + 32 * i < D; i++) {
+    means[warp][lane + 32 * i] = mean[i];
+  }
+  if (lane == 0) {
+    maxima[warp] = maximum;
+    totals[warp] = total;
+  }
+  __syncthreads();
+  for (int d = threadIdx.x; d < D; d += blockDim.x) {
+    float highest = maxima[0], sum = 0.0f, all = 0.0f;
+    for (int i = 1; i < WARPS; i++) {
+      highest = fmaxf(highest, maxima[i]);
+    }
+    for (int i = 0; i < WARPS; i++) {
+      const float fade = expf(maxima[i] - highest);
+      sum += means[i][d] * fade;
+      all += totals[i] * fade;
+    }
+    out[d] = static_cast<T>(sum / all);
+  }
+}
