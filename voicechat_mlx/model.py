@@ -19,6 +19,7 @@ from voicechat_mlx.codec.codec import Codec
 from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import NemotronH
+from voicechat_mlx.nn.cache import arrays_of
 from voicechat_mlx.nn.runner import Runner
 from voicechat_mlx.perception.conformer import Perception
 from voicechat_mlx.perception.rnnt import GreedyRnnt, JointNetwork, RnntDecoder
@@ -129,7 +130,7 @@ class VoiceChat(nn.Module):
         last = self.config.eos_token_id if conventions.warmup_ends_with_eos else self.config.pad_token_id
         subwords = mx.array([[self.config.pad_token_id] * (frames - 1) + [last]])
         cache = self.talker.make_cache()
-        mx.eval(self.talker.warm_up(codes, self.audio_prompt_latent, subwords, cache), codes)
+        mx.eval(self.talker.warm_up(codes, self.audio_prompt_latent, subwords, cache), codes, arrays_of(cache))
         return VoicePrompt(codes=codes, cache=cache)
 
 

@@ -80,7 +80,7 @@ class Pipeline:
 
         `last` ends the stream; a frame of padding, which the transcript does not hear, may follow.
         """
-        mel = mx.array(rows)[None].astype(self._model.activations)
+        mel = mx.array(rows)[None]
         if self._whole_frames and not last and self._past.duplex.begun and len(rows) % self._factor == 0:
             return self._by_frames(mel)
         return self._by_stages(mel, last=last, padding_frame=padding_frame)

@@ -155,7 +155,7 @@ class TalkerTraining(nn.Module):
     @torch.no_grad()
     def _first_book_right(self, trunk: Tensor, codes: Tensor, weight: Tensor) -> Tensor:
         """Share of speech positions whose likeliest component falls on the true entry of the first book."""
-        some = slice(0, 4 * self.settings.frames)
+        some = slice(0, min(4, self.settings.rows) * self.settings.frames)
         trunk = trunk[some]
         mean = self.talker.mog_head.mean(trunk, self.talker.mog_head.proj_logits(trunk).argmax(-1))
         right = self.talker.quantize(mean, 0, 1)[:, 0] == codes[some, 0]

@@ -112,14 +112,15 @@ class FastConformerEncoder(nn.Module):
     def make_cache(self, batch: int, dtype: mx.Dtype) -> EncoderCache:
         """Nothing heard yet."""
         return EncoderCache(
-            self.pre_encode.make_cache(batch, dtype), [layer.make_cache(batch, dtype) for layer in self.layers]
+            self.pre_encode.make_cache(batch, mx.float32), [layer.make_cache(batch, dtype) for layer in self.layers]
         )
 
     def __call__(self, mel: mx.array, cache: EncoderCache | None = None, *, last: bool | None = None) -> mx.array:
         """(B, T, features) → (B, F, d_model): the frames that the rows so far complete; see `pre_encode`."""
         last = cache is None if last is None else last
         cache = cache or self.make_cache(mel.shape[0], mel.dtype)
-        return self._blocks(self.pre_encode(mel, cache.pre_encode, last=last), cache, padding=False)
+        x = self.pre_encode(mel, cache.pre_encode, last=last).astype(self.pre_encode.out.bias.dtype)
+        return self._blocks(x, cache, padding=False)
 
     def padding_frame(self, cache: EncoderCache) -> mx.array:
         """(1, 1, d_model): a frame wholly beyond the end of the speech, which masks turn to zeros at each mixing step.
