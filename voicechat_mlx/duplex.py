@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import mlx.core as mx
+import numpy as np
 
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import LayersCache
@@ -88,8 +89,8 @@ def speak(model: VoiceChat, state: Speaking, text: mx.array) -> mx.array:
     """Advance the talker by one frame: text id (1, 1) → what the codec hears, (Q,). EOS makes it forget its past."""
     ends = (text == model.config.eos_token_id)[..., None]
     previous = mx.where(ends, model.codec_silence_tokens, state.codes)
-    longest = None if model.run.compiled else model.talker.embed_subword.longest(text)
-    hidden = model.talker.advance(text, previous, state.layers, longest=longest)
+    token = None if model.run.compiled else int(np.asarray(text)[0, 0])
+    hidden = model.talker.advance(text, previous, state.layers, token=token)
     state.key, key = mx.random.split(state.key)
     codes = model.talker.generate_codes(hidden[:, 0], model.talker.draws(key))
     state.codes = codes[None, None]

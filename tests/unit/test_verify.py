@@ -94,6 +94,7 @@ def test_against_the_weights_it_was_made_from_shows_what_quantising_costs_and_ju
     # 4 bits for the range of a group of 64, ±2.4 σ: steps of 0.32 σ, rounded with an RMS of 0.32 / √12 = 0.09 σ
     assert 0.05 < row(found, "llm.text_logits").error < 0.15
     assert row(found, "encoder.layers.0").error < 2e-5  # not quantised
+    assert "rnnt.ids" not in {row.layer for row in found.rows}  # what is judged or nothing
     with pytest.raises(CheckpointError, match="is another model: its text_config differs"):
         verify(packed, BUNDLED_QUESTION, 0.4, against=make(tmp_path / "whole", "bf16"))
 

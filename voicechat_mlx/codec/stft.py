@@ -12,7 +12,6 @@ import math
 import mlx.core as mx
 import numpy as np
 
-from voicechat_mlx.nn.activations import softplus
 from voicechat_mlx.nn.cache import Cache, Tail
 
 MAX_MAGNITUDE = 100.0
@@ -59,11 +58,11 @@ class ShortStft:
     def inverse(self, features: mx.array, cache: OverlapCache) -> mx.array:
         """(B, T, 18) magnitude logits and phases → (B, hop·T): the stream's next samples, `edge` samples late.
 
-        magnitude = 100 · exp(-softplus(ln 100 - m)); the imaginary parts of the first and last bin are zero.
+        magnitude = 100 · exp(-softplus(ln 100 - m)) = 100 · σ(m - ln 100); the first and last bin are real.
         """
         bins = self.n_fft // 2 + 1
         logits, phase = features[..., :bins], features[..., bins:]
-        magnitude = MAX_MAGNITUDE * mx.exp(-softplus(math.log(MAX_MAGNITUDE) - logits))
+        magnitude = MAX_MAGNITUDE * mx.sigmoid(logits - math.log(MAX_MAGNITUDE))
         inner = mx.array([0.0, *[1.0] * (bins - 2), 0.0])
         spectrum = mx.concatenate([magnitude * mx.cos(phase), magnitude * mx.sin(phase) * inner], axis=-1)
         frames = mx.clip(spectrum @ self._inverse, -self._window, self._window) * self._window

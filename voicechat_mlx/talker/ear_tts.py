@@ -120,13 +120,13 @@ class EarTts(nn.Module):
         return self.backbone(self.fuse(embedding, self.embed_subword(subwords, spelled)), cache)
 
     def advance(
-        self, text: mx.array, previous: mx.array, cache: BackboneCache, *, longest: int | None = None
+        self, text: mx.array, previous: mx.array, cache: BackboneCache, *, token: int | None = None
     ) -> mx.array:
         """One frame: text id (1, 1) and the codes before it (1, 1, Q) → hidden rows (2, 1, hidden).
 
-        `longest`, the id's number of characters, saves work where the host may look.
+        `token` is that id where the host knows it, which saves work.
         """
-        condition = self.embed_subword(text, longest=longest)
+        condition = self.embed_subword(text, token=token)
         return self.backbone(self.fuse(self.embed_codes(previous), condition), cache)
 
     def generate_codes(self, hidden: mx.array, draws: Draws) -> mx.array:

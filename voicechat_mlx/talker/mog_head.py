@@ -28,16 +28,18 @@ class MogLayer(nn.Module):
         return add_norm(x, self.mlp(self.pre_norm(x)), self.post_norm)[0]
 
 
+SMALLEST_TOP_P = 1e-30
+"""Above zero, so that the mass above the largest component, 0, is below it."""
+
+
 def draw_from_nucleus(logits: mx.array, gumbel: mx.array, top_p: float) -> mx.array:
     """(K,) logits and Gumbel numbers → the index () of a component drawn from the smallest set of mass top_p.
 
     A component stays while the mass strictly above it is below top_p, so the largest always stays.
     """
     order = mx.argsort(-logits)
-    probabilities = mx.softmax(logits[order], precise=True)
-    above = mx.cumsum(probabilities) - probabilities
-    kept = (above < top_p) | (mx.arange(logits.shape[0]) == 0)
-    scores = mx.where(kept, mx.log(probabilities) + gumbel[order], -mx.inf)
+    above = mx.cumsum(mx.softmax(logits[order], precise=True), inclusive=False)
+    scores = mx.where(above < max(top_p, SMALLEST_TOP_P), (logits + gumbel)[order], -mx.inf)
     return order[scores.argmax()]
 
 
