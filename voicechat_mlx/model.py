@@ -87,6 +87,7 @@ class VoiceChat(nn.Module):
         for module in self.modules():
             if module is not self and hasattr(module, "prepare"):
                 module.prepare()
+        self.talker.embed_subword.keep(self.config.pad_token_id)
         leaves = dict(tree_flatten(dict(self))).values()
         mx.eval([leaf for leaf in leaves if isinstance(leaf, mx.array)])
 

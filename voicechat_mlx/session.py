@@ -15,10 +15,11 @@ from voicechat_mlx.audio.wav import check_samples
 from voicechat_mlx.conventions import Conventions, find_conventions
 from voicechat_mlx.errors import SessionError
 from voicechat_mlx.events import Audio, Delta, Done, Event, FunctionDelta, TextDelta, TranscriptDelta
+from voicechat_mlx.id_log import IdLog
 from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.perception.rnnt import Pieces
 from voicechat_mlx.perception.subsampling import encoder_frames
-from voicechat_mlx.pipeline import Block, Ids, Pipeline
+from voicechat_mlx.pipeline import Block, Pipeline
 from voicechat_mlx.text import Detokenizer, RnntPieces
 
 BLOCK_FRAMES = 32
@@ -56,7 +57,7 @@ class Session:
         self._silent_ids = config.silent_token_ids
         self._text, self._function = Detokenizer(model.tokenizer), Detokenizer(model.tokenizer)
         self._transcript = RnntPieces(model.rnnt_vocabulary)
-        self._log: list[Ids] = []
+        self._log = IdLog(config.tts_config.num_quantizers)
         self.transcript = Pieces()
         """Every non-blank piece so far, special ones included."""
         self.frames = 0
@@ -70,17 +71,17 @@ class Session:
     @property
     def text_tokens(self) -> NDArray[np.int32]:
         """[frames] text ids so far. The ids and codes of a session take 132 bytes a frame."""
-        return self._logged("text")
+        return self._log.text
 
     @property
     def function_tokens(self) -> NDArray[np.int32]:
         """[frames] function ids so far."""
-        return self._logged("function")
+        return self._log.function
 
     @property
     def audio_codes(self) -> NDArray[np.int32]:
         """[frames, Q] codes so far, control codes replaced."""
-        return self._logged("codes")
+        return self._log.codes
 
     def push(self, pcm: ArrayLike) -> list[Event]:
         """float32 samples [n] at 16 kHz, n ≥ 0 → what they brought about. Raises AudioError, SessionError."""
@@ -161,12 +162,6 @@ class Session:
         event = Audio(frame=self._audio_frames, samples=samples)
         self._audio_frames += count
         return [event]
-
-    def _logged(self, name: str) -> NDArray[np.int32]:
-        """One field of all blocks so far, joined."""
-        width = self._model.config.tts_config.num_quantizers
-        empty = np.zeros((0, width) if name == "codes" else 0, np.int32)
-        return np.concatenate([empty, *(getattr(block, name) for block in self._log)])
 
 
 def _delta(kind: type[Delta], frame: int, text: str) -> list[Event]:

@@ -1,8 +1,9 @@
 """Losses between waves: spectra at several resolutions for speech; phases and samples for tones; quiet for silence.
 
 Unusual: speech is compared without phase and with windows of at least 512 samples, so that the codec need not keep the
-phase of a voice; that leaves latents which a talker can predict. What is made is never added to a floor before its
-logarithm is taken: a decoder whose sound has died away would get no gradient to come back.
+phase of a voice; that leaves latents which a talker can predict. Single bins are compared above a floor, since their
+zeros would give wild gradients; the energy of a frame without one, since a decoder whose sound has died away would
+otherwise get no gradient to come back.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ FEATURE_FLOOR = 2e-5
 
 
 class SpectralDistance(nn.Module):
-    """(B, n), (B, n) → (B,): log and relative linear distances of magnitudes, and of the log-mel spectrum."""
+    """(B, n), (B, n) → (B,): log and relative linear distances of magnitudes, of the log-mel spectrum, of the energy."""
 
     filters: Tensor
 
@@ -41,11 +42,14 @@ class SpectralDistance(nn.Module):
         distance = torch.zeros(len(true), device=true.device)
         for size in self.sizes:
             a, b = self.magnitude(true, size), self.magnitude(made, size)
-            log = log_distance(a, b, FLOOR).mean((1, 2))
+            log = (torch.log(a + FLOOR) - torch.log(b + FLOOR)).abs().mean((1, 2))
             linear = (a - b).abs().sum((1, 2)) / (a + b).sum((1, 2)).clamp_min(1e-3)
             distance = distance + (log + linear) / len(self.sizes)
             if size == self.sizes[1]:
-                distance = distance + log_distance(self.filters @ a, self.filters @ b, FLOOR).mean((1, 2))
+                mel_a, mel_b = self.filters @ a, self.filters @ b
+                mel = (torch.log(mel_a + FLOOR) - torch.log(mel_b + FLOOR)).abs().mean((1, 2))
+                energy = log_distance(a.square().mean(1).sqrt(), b.square().mean(1).sqrt(), FLOOR).mean(1)
+                distance = distance + mel + energy
         return distance
 
     def magnitude(self, wave: Tensor, size: int) -> Tensor:

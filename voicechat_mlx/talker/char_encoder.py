@@ -111,10 +111,6 @@ class FlagEmbedding(nn.Module):
         return self[self._embedding](table[mx.where(known, ids, self.pad_tensor)])
 
 
-KEPT_TOKENS = 1024
-"""Embeddings kept by id: at most 5 MB at the real size."""
-
-
 class CharAwareSubwordEncoder(nn.Module):
     """Text ids (B, T) → (B, T, hidden): the checkpoint's whole `embed_subword` subtree."""
 
@@ -127,35 +123,39 @@ class CharAwareSubwordEncoder(nn.Module):
         self.proj_embedding = nn.Linear(hidden, hidden, bias=False)
         self.subword_flag_emb = FlagEmbedding("is_continuation", "cont_emb", 2, hidden)
         self.bos_eos_emb = FlagEmbedding("special_flags", "special_emb", 3, hidden)
-        self._spoken: dict[int, mx.array] = {}
+        self._kept_token, self._kept = -1, mx.zeros((1, 1, hidden))
+        self._host_lengths = np.zeros(1, np.int32)
         self._characters = mx.zeros((1, 1), dtype=mx.int32)
         self._lengths = mx.zeros((1,), dtype=mx.int32)
 
     def set_characters(self, characters: mx.array, lengths: mx.array) -> None:
         """Each text id's character indices (V, longest) and how many there are (V,), both int32, from the tokenizer."""
         self._characters, self._lengths = characters, lengths
+        self._host_lengths = np.asarray(lengths)
 
-    def prepare(self) -> None:
-        """Forget what was computed with other weights."""
-        self._spoken.clear()
+    def keep(self, token: int) -> None:
+        """Compute this id's embedding now, once the characters are set. For PAD, which most frames say."""
+        ids = mx.array([[token]])
+        self._kept_token, self._kept = token, self._flagged(self.spell(ids, self._width(token)), ids)
 
     def __call__(self, ids: mx.array, mask: mx.array | None = None, *, token: int | None = None) -> mx.array:
         """`mask` (B, T) bool: where false, the flags alone speak.
 
-        `token`: the only id in `ids`, where the host knows it. Most frames say PAD, so results are kept by id.
+        `token`: the only id in `ids`, where the host knows it, which saves work on short tokens and the kept one.
         """
-        if token is None:
-            spelled = self.spell(ids)
-            if mask is not None:
-                spelled = mx.where(mask[..., None], spelled, 0)
-            return spelled + self.subword_flag_emb(ids) + self.bos_eos_emb(ids)
-        if token not in self._spoken:
-            if len(self._spoken) >= KEPT_TOKENS:
-                self._spoken.pop(next(iter(self._spoken)), None)
-            longest = max(1, int(np.asarray(self._counts(ids)).max()))
-            self._spoken[token] = self.spell(ids, longest) + self.subword_flag_emb(ids) + self.bos_eos_emb(ids)
-            mx.eval(self._spoken[token])
-        return self._spoken[token]
+        if token is not None and token == self._kept_token:
+            return self._kept
+        spelled = self.spell(ids, None if token is None else self._width(token))
+        if mask is not None:
+            spelled = mx.where(mask[..., None], spelled, 0)
+        return self._flagged(spelled, ids)
+
+    def _flagged(self, spelled: mx.array, ids: mx.array) -> mx.array:
+        return spelled + self.subword_flag_emb(ids) + self.bos_eos_emb(ids)
+
+    def _width(self, token: int) -> int:
+        """Characters of one id, at least 1."""
+        return max(1, int(self._host_lengths[token])) if 0 <= token < len(self._host_lengths) else 1
 
     def _counts(self, ids: mx.array) -> mx.array:
         """Characters of each id; none for an id beyond the table."""
