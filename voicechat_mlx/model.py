@@ -19,6 +19,7 @@ from voicechat_mlx.codec.codec import Codec
 from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import NemotronH
+from voicechat_mlx.memory import require_fit
 from voicechat_mlx.nn.cache import arrays_of
 from voicechat_mlx.nn.runner import Runner
 from voicechat_mlx.perception.conformer import Perception
@@ -135,15 +136,18 @@ class VoiceChat(nn.Module):
         return VoicePrompt(codes=codes, cache=cache)
 
 
-def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto") -> VoiceChat:
+def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto", *, force: bool = False) -> VoiceChat:
     """A checkpoint folder, a Hub id, or nothing for the bundled model → a model ready to run.
 
-    `dtype`: "auto", "float32" or "bfloat16"; see `precision`. Raises CheckpointError or ConfigError.
+    `dtype`: "auto", "float32" or "bfloat16"; see `precision`. A checkpoint that cannot fit into memory is refused
+    before it is read, unless `force`. Raises CheckpointError or ConfigError.
     """
     checkpoint = Checkpoint.open(source)
     if checkpoint.is_bundled:
         logger.warning("no model was named: using the bundled tiny one, whose weights are random (it answers nonsense)")
     model = VoiceChat(checkpoint.config)
-    load_weights(model, checkpoint.tensors(), checkpoint.config, precision=precision(dtype))
+    tensors = checkpoint.tensors()
+    require_fit(checkpoint.config, tensors, dtype, name=checkpoint.folder, force=force)
+    load_weights(model, tensors, checkpoint.config, precision=precision(dtype))
     model.prepare(TextTokenizer(checkpoint.tokenizer), checkpoint.rnnt_vocabulary)
     return model

@@ -32,6 +32,7 @@ NETWORKS = {
     "control_codes": "codec",
 }
 """Canonical prefix → the network that owns the tensor."""
+OTHER = "other"
 
 
 def canonical_name(name: str) -> str | None:
@@ -59,4 +60,4 @@ def published_name(name: str) -> str:
 
 def network_of(name: str) -> str:
     """A canonical name → `perception`, `rnnt`, `llm`, `talker`, `codec`, or `other`."""
-    return next((network for prefix, network in NETWORKS.items() if name.startswith(prefix)), "other")
+    return next((network for prefix, network in NETWORKS.items() if name.startswith(prefix)), OTHER)

@@ -17,7 +17,7 @@ from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.errors import CheckpointError
 from voicechat_mlx.health import fault
 from voicechat_mlx.layout import fit_layout, transposed_convolutions
-from voicechat_mlx.names import canonical_name, network_of, published_name
+from voicechat_mlx.names import NETWORKS, OTHER, canonical_name, network_of, published_name
 from voicechat_mlx.precision import Precision, dtype_name
 from voicechat_mlx.quantised import MODULE_QUANTISED_SUFFIXES, find_quantised
 
@@ -152,8 +152,9 @@ def _dtype(name: str, found: mx.array, declared: mx.array) -> list[str]:
 
 def _networks(found: dict[str, mx.array], quantised: dict[str, tuple[int, int]]) -> dict[str, NetworkReport]:
     """Totals for each network, in the order in which the sound passes through them."""
+    order = [*dict.fromkeys(NETWORKS.values()), OTHER]
     reports: dict[str, NetworkReport] = {}
-    for name, tensor in sorted(found.items()):
+    for name, tensor in sorted(found.items(), key=lambda item: order.index(network_of(item[0]))):
         network = network_of(name)
         so_far = reports.get(network, NetworkReport())
         module, _, leaf = name.rpartition(".")

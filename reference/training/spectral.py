@@ -25,7 +25,7 @@ FEATURE_FLOOR = 2e-5
 
 
 class SpectralDistance(nn.Module):
-    """(B, n), (B, n) → (B,): log and relative linear distances of magnitudes, of the log-mel spectrum, of the energy."""
+    """(B, n), (B, n) → (B,): distances of magnitudes (log and relative), log-mel spectrum and energy."""
 
     filters: Tensor
 

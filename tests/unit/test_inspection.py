@@ -10,8 +10,7 @@ import pytest
 
 from fixtures.make_tiny import make
 from voicechat_mlx.cli.__main__ import main
-from voicechat_mlx.config import VoiceChatConfig
-from voicechat_mlx.inspection import Memory, inspect_checkpoint, memory_needed
+from voicechat_mlx.inspection import inspect_checkpoint
 
 
 def rewrite(folder: Path, change) -> None:
@@ -41,25 +40,6 @@ def test_a_quantised_checkpoint_counts_the_same_parameters_in_fewer_bytes(tmp_pa
     assert packed.networks["llm"].bytes < plain.networks["llm"].bytes
     assert set(packed.quantised.values()) == {(64, 4)}
     assert {"embed_tokens", "lm_head", "function_head"} <= set(packed.quantised)
-
-
-def test_memory_of_the_published_model_follows_from_its_sizes() -> None:
-    # 4 attention layers × (key, value) × 8 heads × 128, and 28 talker layers × (key, value) × 16 heads × 72 × 2 rows,
-    # in 4 bytes, 12.5 frames a second: (8192 + 129024) · 4 · 750
-    config = VoiceChatConfig()
-    assert memory_needed(config, {}, "float32") == Memory(weights=0, per_minute=411_648_000)
-    assert memory_needed(config, {}, "bfloat16") == Memory(weights=0, per_minute=205_824_000)
-
-
-def test_weights_are_counted_in_the_precision_they_are_cast_to() -> None:
-    tensors = {
-        "stt_model.lm_head.weight": mx.zeros((4, 8), mx.bfloat16),
-        "stt_model.llm.layers.0.mixer.A_log": mx.zeros(6, mx.bfloat16),  # float32 always
-        "tts_model._control_codes": mx.zeros(3, mx.int64),  # int32 always
-        "stt_model.perception.preprocessor.featurizer.window": mx.zeros(400),  # not needed
-    }
-    assert memory_needed(VoiceChatConfig(), tensors, "float32").weights == 32 * 4 + 6 * 4 + 3 * 4
-    assert memory_needed(VoiceChatConfig(), tensors, "bfloat16").weights == 32 * 2 + 6 * 4 + 3 * 4
 
 
 def test_everything_that_is_wrong_is_named_at_once_and_the_exit_code_is_2(tmp_path, capsys) -> None:

@@ -39,10 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
 
 def lines(inspection: Inspection) -> Iterator[str]:
     """The report, line by line."""
+    from voicechat_mlx.memory import in_words
+
     report = inspection.report
     yield f"{inspection.folder}"
     for name, size in inspection.files.items():
-        yield f"  {name}  {_megabytes(size)}"
+        yield f"  {name}  {in_words(size)}"
     yield ""
     yield from _network_table(report)
     yield ""
@@ -53,7 +55,7 @@ def lines(inspection: Inspection) -> Iterator[str]:
     yield f"extra       {_names(report.unexpected)}"
     yield f"no effect   {_names(inspection.unknown_keys)}"
     for choice, memory in inspection.memory.items():
-        sizes = f"{_megabytes(memory.weights)} of weights, {_megabytes(memory.per_minute)} more per minute of talk"
+        sizes = f"{in_words(memory.weights)} of weights, {in_words(memory.per_minute)} more per minute of talk"
         yield f"memory      {sizes} with --dtype {choice}"
     yield f"runs on     {inspection.back_end}"
     yield f"problems    {'none' if not inspection.problems else ''}".rstrip()
@@ -62,15 +64,17 @@ def lines(inspection: Inspection) -> Iterator[str]:
 
 
 def _network_table(report: Report) -> Iterator[str]:
+    from voicechat_mlx.memory import in_words
+
     yield f"{'network':<12}{'tensors':>8}{'parameters':>16}{'stored':>12}  as"
     rows = list(report.networks.items())
     for name, network in rows:
-        numbers = f"{network.tensors:>8}{network.parameters:>16,}{_megabytes(network.bytes):>12}"
+        numbers = f"{network.tensors:>8}{network.parameters:>16,}{in_words(network.bytes):>12}"
         yield f"{name:<12}{numbers}  {', '.join(network.dtypes)}"
     tensors = sum(network.tensors for _, network in rows)
     parameters = sum(network.parameters for _, network in rows)
     stored = sum(network.bytes for _, network in rows)
-    yield f"{'total':<12}{tensors:>8}{parameters:>16,}{_megabytes(stored):>12}"
+    yield f"{'total':<12}{tensors:>8}{parameters:>16,}{in_words(stored):>12}"
 
 
 def _quantised(report: Report) -> str:
@@ -86,7 +90,3 @@ def _names(names: Sequence[str]) -> str:
     """`3: a, b, c`, or `none`."""
     more = ", …" if len(names) > NAMES_SHOWN else ""
     return f"{len(names)}: {', '.join(names[:NAMES_SHOWN])}{more}" if names else "none"
-
-
-def _megabytes(size: int) -> str:
-    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.2f} MB"

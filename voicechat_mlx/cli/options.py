@@ -49,6 +49,7 @@ def add_question_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", choices=DTYPES, default="auto", help="precision of the arithmetic (default: auto, by machine)"
     )
+    parser.add_argument("--force", action="store_true", help="go on although the model may not fit into memory")
     parser.add_argument(
         "--conventions",
         choices=sorted(PROFILES),
@@ -68,7 +69,7 @@ def load_model(arguments: argparse.Namespace) -> VoiceChat:
     """`-m` and `--dtype` → the model."""
     import voicechat_mlx
 
-    return voicechat_mlx.load(arguments.model, dtype=arguments.dtype)
+    return voicechat_mlx.load(arguments.model, dtype=arguments.dtype, force=arguments.force)
 
 
 def generation_options(arguments: argparse.Namespace) -> dict[str, Any]:
