@@ -33,6 +33,10 @@ from reference.training.spectral import SpectralDistance, feature_distance, snr_
 PREFIXES = ("codec.", "codec_silence_tokens")
 TONES = (220.0, 330.0, 440.0, 550.0, 660.0, 880.0, 1000.0, 1320.0)
 """Hz. Tones keep their phase through the codec; other sounds need not."""
+SPEECH_GAIN = 15.0
+"""The spectra of speech have a root mean square of about 1 / 15."""
+LATENT_NOISE = 0.1
+"""Added while nothing is quantised: how finely latents may be used."""
 NORM_BIAS = 0.38
 """Without a bias in the depthwise convolution, LayerNorm would divide by nothing on digital silence."""
 
@@ -56,6 +60,8 @@ class CodecSettings:
     shifted: int
     """Rows of Aria that are also encoded a few samples later, and must give the same latents."""
     shift_weight: float
+    size_weight: float
+    """Weight of the latents' mean square."""
     commitment: float
     partial: float
     """Share of rows that are decoded from their first few books only."""
@@ -129,9 +135,8 @@ class CodecTraining(nn.Module):
     def plain_loss(self) -> dict[str, Tensor]:
         """Encoder and decoder joined directly, with some noise between."""
         wave, latents, agreement = self.encode()
-        features = self.codec.decoder(latents + 0.05 * spread(latents).sqrt() * torch.randn_like(latents))
-        metrics = self.compare(wave, features)
-        return metrics | {"loss": metrics["loss"] + self.settings.shift_weight * agreement, "agreement": agreement}
+        features = self.codec.decoder(latents + LATENT_NOISE * torch.randn_like(latents))
+        return self.sum_up(self.compare(wave, features), latents, agreement)
 
     def quantised_loss(self) -> dict[str, Tensor]:
         """Through the books, gradients straight through them."""
@@ -143,9 +148,14 @@ class CodecTraining(nn.Module):
         quantised = self.learner.quantise(flat, levels.expand(-1, self.settings.frames).flatten()).view_as(latents)
         error = (latents - quantised).square().mean() / spread(latents)
         features = self.codec.decoder(latents + (quantised - latents).detach())
-        metrics = self.compare(wave, features)
-        loss = metrics["loss"] + self.settings.shift_weight * agreement + self.settings.commitment * error
-        return metrics | {"loss": loss, "agreement": agreement, "quantisation": error}
+        metrics = self.sum_up(self.compare(wave, features), latents, agreement)
+        return metrics | {"loss": metrics["loss"] + self.settings.commitment * error, "quantisation": error}
+
+    def sum_up(self, metrics: dict[str, Tensor], latents: Tensor, agreement: Tensor) -> dict[str, Tensor]:
+        """The loss with what keeps latents small and alike; without a bound they grow and grow."""
+        size = latents.square().mean()
+        loss = metrics["loss"] + self.settings.shift_weight * agreement + self.settings.size_weight * size
+        return metrics | {"loss": loss, "agreement": agreement, "size": size}
 
     def encode(self) -> tuple[Tensor, Tensor, Tensor]:
         """A batch → waves (B, n), latents (B, F, latent), and how a shift of up to 64 samples changes the latents."""
@@ -194,14 +204,22 @@ def encode_wave(codec: Codec, wave: Tensor) -> Tensor:
     return latents
 
 
+@torch.no_grad()
 def prepare(codec: Codec) -> None:
-    """Start the depthwise biases away from zero."""
-    with torch.no_grad():
-        for module in codec.modules():
-            if isinstance(module, ConvNeXtBlock):
-                bias = module.dwconv.bias
-                assert bias is not None
-                bias.copy_(NORM_BIAS * (torch.randint(2, bias.shape, device=bias.device) * 2 - 1))
+    """Fresh weights under which speech keeps its size on its way through; depthwise biases start away from zero."""
+    for module in codec.modules():
+        if isinstance(module, ConvNeXtBlock):
+            bias = module.dwconv.bias
+            assert bias is not None
+            bias.copy_(NORM_BIAS * (torch.randint(2, bias.shape, device=bias.device) * 2 - 1))
+    for layer in (*codec.encoder.layers, *codec.decoder.layers):
+        if isinstance(layer, nn.Conv1d):
+            nn.init.normal_(layer.weight, std=(layer.in_channels * layer.kernel_size[0]) ** -0.5)
+        elif isinstance(layer, nn.ConvTranspose1d):
+            nn.init.normal_(layer.weight, std=layer.in_channels**-0.5)
+    first = codec.encoder.layers[0]
+    assert isinstance(first, nn.Conv1d)
+    first.weight.mul_(SPEECH_GAIN)
 
 
 @torch.no_grad()

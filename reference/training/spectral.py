@@ -12,10 +12,11 @@ import math
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from reference.audio.mel import mel_filters
 from reference.audio.stft import stft
-from reference.codec.codec import polar_spectrum
+from reference.codec.codec import MAX_MAGNITUDE
 from voicechat_mlx.config import PreprocessorConfig
 
 FLOOR = 1e-5
@@ -48,7 +49,8 @@ class SpectralDistance(nn.Module):
             if size == self.sizes[1]:
                 mel_a, mel_b = self.filters @ a, self.filters @ b
                 mel = (torch.log(mel_a + FLOOR) - torch.log(mel_b + FLOOR)).abs().mean((1, 2))
-                energy = log_distance(a.square().mean(1).sqrt(), b.square().mean(1).sqrt(), FLOOR).mean(1)
+                log_energy = 0.5 * torch.log(b.square().mean(1) + 1e-16)
+                energy = log_distance(a.square().mean(1).sqrt(), log_energy, FLOOR).mean(1)
                 distance = distance + mel + energy
         return distance
 
@@ -60,11 +62,16 @@ class SpectralDistance(nn.Module):
         return torch.sqrt(power + 1e-14) * (4 / size)
 
 
-def log_distance(true: Tensor, made: Tensor, floor: float) -> Tensor:
-    """Magnitudes → |log true - log made|; where the truth is below the floor, only what is made above it counts."""
-    log = torch.log(made.clamp_min(1e-12))
-    audible = (torch.log(true.clamp_min(floor)) - log).abs()
-    return torch.where(true > floor, audible, (log - math.log(floor)).clamp_min(0))
+def log_distance(true: Tensor, log_made: Tensor, floor: float) -> Tensor:
+    """|log true - log made|; where the truth is below the floor, only what is made above it counts."""
+    audible = (torch.log(true.clamp_min(floor)) - log_made).abs()
+    return torch.where(true > floor, audible, (log_made - math.log(floor)).clamp_min(0))
+
+
+def log_magnitude(features: Tensor) -> Tensor:
+    """The decoder's features (B, T, 18) → log magnitudes (B, T, 9), before they become a spectrum."""
+    top = math.log(MAX_MAGNITUDE)
+    return top - F.softplus(top - features.chunk(2, dim=-1)[0])
 
 
 def tone_distance(true: Tensor, made: Tensor) -> Tensor:
@@ -81,7 +88,7 @@ def feature_distance(true: Tensor, features: Tensor, n_fft: int, hop_length: int
     spectrum = stft(true, n_fft, hop_length)
     magnitude, phase = spectrum.abs(), features.chunk(2, dim=-1)[1]
     weight = magnitude / magnitude.sum((1, 2), keepdim=True).clamp_min(1e-3)
-    logs = log_distance(magnitude, polar_spectrum(features).abs(), FEATURE_FLOOR)
+    logs = log_distance(magnitude, log_magnitude(features), FEATURE_FLOOR)
     turned = 1 - torch.cos(phase - spectrum.angle())
     return (weight * (turned + 0.3 * logs)).sum((1, 2)) + 0.3 * logs.mean((1, 2))
 
