@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import nox
@@ -22,14 +23,28 @@ def install(session: nox.Session, group: str) -> None:
 
 @nox.session
 def demo(session: nox.Session) -> None:
-    """Answers the bundled question, or the sound file given behind `--`, and shows where the answer lies."""
+    """Answers the bundled question, or a sound file given first behind `--`; `voicechat generate` gets what follows."""
     session.install("-e", ".[plot]")
-    question = session.posargs[0] if session.posargs else "voicechat_mlx/bundled/question.wav"
-    answer = ROOT / "demo"
-    answer.mkdir(exist_ok=True)
-    outputs = ["--output-audio", "demo/answer.wav", "--json", "demo/answer.json", "--plot", "demo/timeline.png"]
-    session.run("voicechat", "generate", "--audio", question, *outputs)
-    session.log("the answer: demo/answer.wav, its ids: demo/answer.json, the timeline as a picture: demo/timeline.png")
+    words = list(session.posargs)
+    question = words.pop(0) if words and not words[0].startswith("-") else ROOT / "voicechat_mlx/bundled/question.wav"
+    folder = ROOT / "demo"
+    folder.mkdir(exist_ok=True)
+    chosen = {word.split("=")[0] for word in words}
+    outputs = [
+        ("--output-audio", "answer.wav", "the answer"),
+        ("--json", "answer.json", "its ids"),
+        ("--plot", "timeline.png", "the timeline as a picture"),
+    ]
+    places = {
+        option: (os.path.relpath(folder / name, session.invoked_from), about)
+        for option, name, about in outputs
+        if option not in chosen
+    }
+    options = [word for option, (place, _) in places.items() for word in (option, place)]
+    with session.chdir(session.invoked_from):  # names on the command line are the caller's
+        session.run("voicechat", "generate", "--audio", str(question), *options, *words)
+    if places and not {"-h", "--help"} & chosen:
+        session.log(", ".join(f"{about}: {place}" for place, about in places.values()))
 
 
 @nox.session

@@ -8,7 +8,9 @@ Everything that can be wrong with the files is found when it is opened, before a
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
 import re
 from dataclasses import dataclass
@@ -17,10 +19,13 @@ from typing import Any
 
 import mlx.core as mx
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
 
 from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.errors import CheckpointError
 from voicechat_mlx.safetensors_header import TensorHeader, read_header
+
+logger = logging.getLogger(__name__)
 
 BUNDLED = Path(__file__).parent / "bundled" / "tiny"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -34,6 +39,8 @@ HUB_FILES = (
 SHARD = re.compile(r"(.+)-(\d+)-of-(\d+)\.safetensors")
 BASE_MODEL = "nvidia/NVIDIA-Nemotron-Nano-9B-v2"
 """The language model that the published checkpoints start from; its tokenizer.json is theirs."""
+LOCAL_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Why a download cannot be kept, as the system says it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,13 +57,17 @@ class Checkpoint:
     @classmethod
     def open(cls, source: str | os.PathLike[str] | None = None) -> Checkpoint:
         """A folder, a Hub id (downloaded), or None for the bundled model. Raises CheckpointError or ConfigError."""
-        folder = BUNDLED if source is None else _folder(os.fspath(source))
+        if source is None:
+            logger.warning(
+                "no model was named: using the bundled tiny one, whose weights are random (it answers nonsense)"
+            )
+        folder = BUNDLED if source is None else checkpoint_folder(os.fspath(source))
         config = VoiceChatConfig.from_file(folder / "config.json")
-        headers = _headers(folder)
+        headers = weight_headers(folder)
         tokenizer = folder / "tokenizer.json"
         if not tokenizer.is_file():
             raise CheckpointError(f"{tokenizer} is missing; copy it from the checkpoint's source or from {BASE_MODEL}")
-        vocabulary = config.rnnt_vocabulary or _read_vocabulary(folder / "rnnt_tokenizer" / "vocab.json")
+        vocabulary = config.rnnt_vocabulary or read_vocabulary(folder / "rnnt_tokenizer" / "vocab.json")
         expected = config.audio_config.decoder.vocab_size
         if len(vocabulary) != expected:
             raise CheckpointError(
@@ -88,8 +99,8 @@ class Checkpoint:
         return tensors
 
 
-def _folder(source: str) -> Path:
-    """A path as the caller wrote it, or a Hub id → the folder with the files."""
+def checkpoint_folder(source: str) -> Path:
+    """A path as the caller wrote it, or a Hub id (downloaded) → the folder with the files. Raises CheckpointError."""
     path = os.path.expanduser(source)
     if os.path.isdir(path):  # os.path answers False where pathlib raises, for instance on too long a name
         return Path(path)
@@ -100,12 +111,26 @@ def _folder(source: str) -> Path:
     try:
         return Path(snapshot_download(source, allow_patterns=list(HUB_FILES)))
     except Exception as error:  # the client's, its transport's and the system's errors have no common base
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise CheckpointError(f"{source} is not a folder, and the Hub gave nothing of that name ({reason})") from None
+        raise CheckpointError(f"{source} is not a folder, and {_hub_trouble(error)}") from None
 
 
-def _headers(folder: Path) -> dict[Path, dict[str, TensorHeader]]:
-    """The weight files and what they hold; no tensor twice, none of the index's missing."""
+def _hub_trouble(error: Exception) -> str:
+    """Why the Hub gave nothing, and what to do about it."""
+    if isinstance(error, GatedRepoError):
+        return "on the Hub it is gated; accept its terms on its page there, then set HF_TOKEN to your token"
+    if isinstance(error, RepositoryNotFoundError):
+        return "the Hub has no such model; check the spelling, or for a private one set HF_TOKEN to your token"
+    behind = error.__cause__ or error  # the client wraps a lost connection into a remark on its cache
+    reason = str(behind).splitlines()[0] if str(behind) else type(behind).__name__
+    if isinstance(error, HfHubHTTPError):
+        return f"the Hub refused to give it ({reason})"
+    if isinstance(error, OSError) and error.errno in LOCAL_TROUBLE:
+        return f"its download could not be stored ({reason}); make room, or set HF_HOME to another folder"
+    return f"the Hub could not be reached ({reason}); check the network, or give the checkpoint's folder"
+
+
+def weight_headers(folder: Path) -> dict[Path, dict[str, TensorHeader]]:
+    """The weight files and what they hold; no tensor twice, none of the index's missing. Raises CheckpointError."""
     index = folder / "model.safetensors.index.json"
     placed = _read_index(index) if index.is_file() else {}
     paths = sorted({folder / file for file in placed.values()}) or sorted(folder.glob("*.safetensors"))
@@ -155,8 +180,8 @@ def _require_all_shards(paths: list[Path]) -> None:
                 raise CheckpointError(f"{path.parent / name} is missing; download the checkpoint again")
 
 
-def _read_vocabulary(path: Path) -> tuple[str, ...]:
-    """vocab.json: a list of pieces, or piece → id with every id from 0 on → pieces by id."""
+def read_vocabulary(path: Path) -> tuple[str, ...]:
+    """vocab.json: a list of pieces, or piece → id with every id from 0 on → pieces by id. Raises CheckpointError."""
     if not path.is_file():
         raise CheckpointError(f"config.json has no rnnt_vocabulary and {path} is missing; download it")
     values = _read_json(path)

@@ -5,7 +5,6 @@ What is derived from the weights alone (the voice prompt's codes and its key/val
 
 from __future__ import annotations
 
-import logging
 import os
 from dataclasses import dataclass
 
@@ -29,8 +28,6 @@ from voicechat_mlx.talker.backbone import BackboneCache
 from voicechat_mlx.talker.ear_tts import EarTts
 from voicechat_mlx.text import CharacterTable, TextTokenizer
 from voicechat_mlx.weights import load_weights
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +140,6 @@ def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto", *, f
     before it is read, unless `force`. Raises CheckpointError or ConfigError.
     """
     checkpoint = Checkpoint.open(source)
-    if checkpoint.is_bundled:
-        logger.warning("no model was named: using the bundled tiny one, whose weights are random (it answers nonsense)")
     model = VoiceChat(checkpoint.config)
     tensors = checkpoint.tensors()
     require_fit(checkpoint.config, tensors, dtype, name=checkpoint.folder, force=force)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import mlx.core as mx
 import pytest
+from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from voicechat_mlx import checkpoint as module
 from voicechat_mlx.checkpoint import Checkpoint
@@ -46,10 +49,17 @@ def test_every_variant_opens_with_all_its_tensors(tiny_fp32, tiny_bf16, tiny_tor
         assert not checkpoint.is_bundled
 
 
-def test_nothing_named_is_the_bundled_model() -> None:
+def test_nothing_named_is_the_bundled_model_and_that_is_told(caplog) -> None:
     checkpoint = Checkpoint.open()
     assert checkpoint.is_bundled
     assert checkpoint.folder.parent.name == "bundled"
+    [record] = caplog.records
+    assert record.levelname == "WARNING" and "bundled tiny one" in record.message
+
+
+def test_a_folder_that_was_named_is_nothing_to_tell(tiny_fp32, caplog) -> None:
+    Checkpoint.open(tiny_fp32)
+    assert caplog.records == []
 
 
 # --- which folder ---
@@ -82,12 +92,35 @@ def test_a_hub_id_is_downloaded_without_the_files_that_are_not_used(monkeypatch,
     assert set(asked["patterns"]) == needed
 
 
-def test_a_hub_id_that_cannot_be_downloaded_is_refused_in_one_line(monkeypatch) -> None:
+def hub_error(kind: type[HfHubHTTPError]) -> HfHubHTTPError:
+    return kind("404 Client Error.\nand more", response=SimpleNamespace(headers={}, request=None))
+
+
+def offline() -> LocalEntryNotFoundError:
+    """As the client tells it: a remark on its cache, caused by the lost connection."""
+    error = LocalEntryNotFoundError("cannot find the snapshot folder")
+    error.__cause__ = ConnectionError("Name or service not known\nand more")
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (offline(), "the Hub could not be reached (Name or service not known); check the network, or give the"),
+        (OSError("no network\nand more"), "the Hub could not be reached (no network); check the network"),
+        (TimeoutError(), "the Hub could not be reached (TimeoutError); check the network"),
+        (hub_error(RepositoryNotFoundError), "the Hub has no such model; check the spelling, or for a private one"),
+        (hub_error(GatedRepoError), "on the Hub it is gated; accept its terms"),
+        (hub_error(HfHubHTTPError), "the Hub refused to give it (404 Client Error.)"),
+        (OSError(errno.ENOSPC, "No space left"), "its download could not be stored ([Errno 28] No space left); make"),
+    ],
+)
+def test_a_hub_id_that_cannot_be_downloaded_is_refused_in_one_line_that_tells_why(monkeypatch, error, message) -> None:
     def download(repository: str, *, allow_patterns: list[str]) -> str:
-        raise OSError("no network\nand more")
+        raise error
 
     monkeypatch.setattr(module, "snapshot_download", download)
-    assert refusal("owner/model") == "owner/model is not a folder, and the Hub gave nothing of that name (no network)"
+    assert refusal("owner/model").startswith(f"owner/model is not a folder, and {message}")
 
 
 # --- config.json ---

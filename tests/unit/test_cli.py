@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import tomllib
 import wave
 from pathlib import Path
 
@@ -36,6 +37,12 @@ def frames_of(samples: int) -> int:
     return (rows - 2) // 8 + 2
 
 
+def without_controls(text: str) -> str:
+    """Control characters as a backslash, x and two digits, but tab and return as Python writes them; newlines stay."""
+    names = {"\t": r"\t", "\r": r"\r", "\n": "\n"}
+    return "".join(names.get(c, f"\\x{ord(c):02x}") if ord(c) < 32 or 127 <= ord(c) < 160 else c for c in text)
+
+
 def generate(checkpoint: Path, folder: Path, *options: str, audio: Path = BUNDLED_QUESTION, name: str = "out") -> dict:
     """Run `generate` here; its JSON with the WAV's 16-bit samples added."""
     words = ["-m", str(checkpoint), "--audio", str(audio), "--output-audio", f"{folder}/{name}.wav"]
@@ -55,7 +62,7 @@ def test_a_question_is_answered_in_text_and_sound(checkpoint, tmp_path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     values = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     function = f"[function] {values['function_text']}\n" if values["function_text"] else ""
-    assert done.stdout == f"[user] {values['user_transcript']}\n{values['text']}\n{function}"
+    assert done.stdout == without_controls(f"[user] {values['user_transcript']}\n{values['text']}\n{function}")
     frames = frames_of(soundfile.info(BUNDLED_QUESTION).frames + 8000)
     assert soundfile.info(tmp_path / "a.wav").frames == frames * 1764
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.wav"]
@@ -88,6 +95,35 @@ def test_the_user_line_is_printed_even_when_nothing_was_heard(tmp_path, capsys, 
     monkeypatch.setattr(voicechat_mlx, "generate", lambda *_, **__: result(function_text="f()", user_transcript="hi"))
     assert main(["generate", "--audio", str(BUNDLED_QUESTION), "--output-audio", f"{tmp_path}/a.wav"]) == 0
     assert capsys.readouterr().out == "[user] hi\nHello\n[function] f()\n"
+
+
+def test_what_steers_a_terminal_is_printed_as_text_and_stays_exact_in_the_json(tmp_path, capsys, monkeypatch) -> None:
+    texts = {
+        "user_transcript": "\x1b]0;title\x07 hi",
+        "text": "a\x1b[2Jb\r\tc\nd\x7f\x9b31m \u202egpj é 🙂",
+        "function_text": "f\x00()\u2028",
+    }
+    monkeypatch.setattr(voicechat_mlx, "load", lambda *_, **__: None)
+    monkeypatch.setattr(voicechat_mlx, "generate", lambda *_, **__: result(**texts))
+    words = ["--audio", str(BUNDLED_QUESTION), "--output-audio", f"{tmp_path}/a.wav", "--json", f"{tmp_path}/a.json"]
+    assert main(["generate", *words]) == 0
+    assert capsys.readouterr().out.split("\n") == [
+        r"[user] \x1b]0;title\x07 hi",
+        r"a\x1b[2Jb\r\tc",
+        r"d\x7f\x9b31m \u202egpj é 🙂",
+        r"[function] f\x00()\u2028",
+        "",
+    ]
+    values = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
+    assert {key: values[key] for key in texts} == texts
+
+
+def test_the_version_is_that_of_the_package(capsys) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    with pytest.raises(SystemExit) as end:
+        main(["--version"])
+    assert end.value.code == 0
+    assert capsys.readouterr().out == f"voicechat {project['version']}\n"
 
 
 def test_the_same_seed_gives_the_same_bytes_whatever_ran_in_between(checkpoint, tmp_path) -> None:
@@ -180,6 +216,12 @@ def test_progress_is_shown_on_a_terminal_only(checkpoint, tmp_path, capsys, monk
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     generate(checkpoint, tmp_path, "--extra-decoding-seconds", "0")
     assert "frame" in capsys.readouterr().err
+
+
+def test_a_conversion_counts_its_progress_in_bytes(checkpoint, tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["convert", str(checkpoint), f"{tmp_path}/converted", "--bits", "4"]) == 0
+    assert "0.00B [00:00, ?B/s]" in capsys.readouterr().err
 
 
 def test_a_reader_that_stops_listening_is_no_error_message(checkpoint) -> None:

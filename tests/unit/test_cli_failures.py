@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 import voicechat_mlx
 from tests.unit.cli_helpers import QUESTION, check_refused, place, result
 from voicechat_mlx.cli.__main__ import main
+from voicechat_mlx.cli.common import log_on_stderr
 from voicechat_mlx.errors import SessionError
 
 __all__ = ["place"]  # a fixture
@@ -44,6 +46,35 @@ def failing(place, monkeypatch) -> Callable[[object], list[str]]:
 )
 def test_failures_are_one_line_and_leave_the_old_file(failing, capsys, outcome, message) -> None:
     check_refused(capsys, failing(outcome), message, code=1)
+
+
+@pytest.mark.parametrize(
+    ("message", "advice"),
+    [
+        (
+            "libcuda.so.1: cannot open shared object file: No such file or directory",
+            r"needs NVIDIA's driver: install the driver, .* `pip uninstall -y mlx-cuda-12 .*`pip install 'mlx\[cpu\]'",
+        ),
+        ("libcudart.so.13: cannot open shared object file", r"libcudart.so.13: .*; if MLX needs it, .*'mlx\[cuda13\]'"),
+        (
+            "libmlx.so: cannot open shared object file",
+            r"libmlx.so: .*; if MLX needs it, .*--force-reinstall 'mlx\[cpu\]'",
+        ),
+        ("cannot import name 'x' from 'y'", "--debug shows where"),
+    ],
+)
+def test_a_library_that_mlx_lacks_is_named_with_the_way_to_get_it(failing, capsys, message, advice) -> None:
+    check_refused(capsys, failing(ImportError(message)), f"ImportError: .*{advice}", code=1)
+
+
+def test_an_error_line_cannot_steer_the_terminal(failing, capsys) -> None:
+    check_refused(capsys, failing(SessionError("a\x1b[2J\x9b31mb")), r"voicechat: a\\x1b\[2J\\x9b31mb\n$", code=1)
+
+
+def test_a_warning_cannot_steer_the_terminal(capsys) -> None:
+    with log_on_stderr(debug=False):
+        logging.getLogger("voicechat_mlx.audio").warning("%s ends early", "a\x1b[2J.wav")
+    assert capsys.readouterr().err == "voicechat: a\\x1b[2J.wav ends early\n"
 
 
 def test_debug_shows_where_a_failure_happened(failing, capsys) -> None:

@@ -16,7 +16,7 @@ import soundfile
 from fixtures.make_tiny import make
 from tests.unit.cli_helpers import QUESTION, check_refused, place
 from voicechat_mlx.cli.__main__ import main
-from voicechat_mlx.cli.common import BUNDLED_QUESTION
+from voicechat_mlx.cli.common import BUNDLED_QUESTION, check_outputs
 
 __all__ = ["place"]  # a fixture
 
@@ -84,6 +84,11 @@ assert not {{"mlx.core", "soundfile", "tokenizers", "huggingface_hub"}} & set(sy
 
 # Sound
 
+M4A = b"\0\0\0\x20ftypM4A \0\0\0\0M4A mp42isom\0\0\0\0" + bytes(99)
+"""The first box of an MPEG-4 file."""
+ADTS = (b"\xff\xf1\x60\x40\x06\x1f\xfc" + bytes(41)) * 9
+"""Frames of AAC-LC, 16 kHz, mono, 48 bytes long."""
+
 
 def write_bytes(name: str, content: bytes) -> Callable[[], str]:
     def write() -> str:
@@ -111,6 +116,8 @@ def write_floats(*samples: float) -> Callable[[], str]:
         (write_bytes("in.wav", b""), "in.wav is empty"),
         (write_bytes("in.wav", b"These are words.\n" * 99), "in.wav cannot be decoded"),
         (write_bytes("in.mp3", b"ID3\x03" + bytes(99)), "in.mp3"),
+        (write_bytes("a b.m4a", M4A), r"a b\.m4a cannot be decoded .*: ffmpeg -i 'a b\.m4a' out\.wav"),
+        (write_bytes("in.aac", ADTS), r"in\.aac cannot be decoded .*: ffmpeg -i in\.aac out\.wav"),
         (write_floats(), "in.wav holds no samples"),
         (write_floats(0.0, 0.5, np.nan, np.inf), "in.wav: sample 2 is nan"),
         (write_floats(-np.inf), "in.wav: sample 0 is -inf"),
@@ -171,6 +178,37 @@ def test_one_file_for_two_outputs_is_refused(place, capsys) -> None:
     check_refused(capsys, words, "--json and --output-audio both name ./a; choose another name")
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            ["generate", "--output-audio", "a.mp3"],
+            r"--output-audio a\.mp3 would not be a \.mp3 file; end its name in \.wav",
+        ),
+        (["generate", "--output-audio", "a", "--plot", "a.pdf"], r"--plot a\.pdf would not be a \.pdf file; .* \.png"),
+        (["generate", "--output-audio", "a", "--plot", "a.png.jpg"], r"would not be a \.jpg file; .* \.png"),
+        (["trace", "--output", "a.npz"], r"--output a\.npz would not be a \.npz file; end its name in \.safetensors"),
+    ],
+)
+def test_an_output_whose_ending_promises_another_format_is_refused(place, capsys, words, message) -> None:
+    check_refused(capsys, [*words, "--audio", QUESTION], message)
+
+
+@pytest.mark.parametrize("name", ["a", "a.wav", "a.WAV", "my.answer/a", "stream.fifo", os.devnull])
+def test_an_output_whose_ending_promises_nothing_else_is_accepted(place, name) -> None:
+    Path("my.answer").mkdir()
+    os.mkfifo("stream.fifo")
+    check_outputs({"--output-audio": name, "--json": "any.txt", "--plot": None})
+
+
+def test_the_help_tells_the_endings(capsys) -> None:
+    for command, endings in (("generate", ("WAV", "PNG")), ("trace", (".safetensors",))):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = capsys.readouterr().out
+        assert all(ending in shown for ending in endings)
+
+
 def test_a_picture_without_matplotlib_is_refused_with_the_command_that_installs_it(place, capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     words = ["generate", "--audio", QUESTION, "--output-audio", "old.wav", "--plot", "a.png"]
@@ -199,8 +237,14 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json does not exist"),
     "empty config": (lambda folder: (folder / "config.json").write_text(""), "not readable JSON"),
     "config in prose": (lambda folder: (folder / "config.json").write_text("hello"), "not readable JSON"),
-    "another model": (lambda folder: change_config(folder, model_type="llama"), "model_type is 'llama'"),
-    "another speaker": (lambda folder: change_config(folder, speaker="Bob"), "speaker is 'Bob'"),
+    "another model": (
+        lambda folder: change_config(folder, model_type="llama"),
+        "checkpoint/config.json: model_type is 'llama'",
+    ),
+    "another speaker": (
+        lambda folder: change_config(folder, speaker="Bob"),
+        "checkpoint/config.json: speaker is 'Bob'",
+    ),
     "few pieces": (lambda folder: change_config(folder, rnnt_vocabulary=["a"]), "RNNT vocabulary"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer.json is missing"),
     "a shard missing": (lambda folder: (folder / SHARDS[0]).unlink(), "is missing but .* names it"),

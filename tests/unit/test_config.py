@@ -9,7 +9,7 @@ from copy import deepcopy
 import pytest
 
 from fixtures.tiny_config import TINY
-from voicechat_mlx.config import Quantization, VoiceChatConfig
+from voicechat_mlx.config import Quantization, VoiceChatConfig, faults_named
 from voicechat_mlx.errors import ConfigError
 
 ENTRY = {"group_size": 64, "bits": 4}
@@ -205,3 +205,28 @@ def test_a_file_is_read_like_a_dictionary(tmp_path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(TINY), encoding="utf-8")
     assert VoiceChatConfig.from_file(path) == parsed()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "moshi"}, "model_type is 'moshi'"),
+        ({"speaker": "Bob"}, "speaker is 'Bob'"),
+        ({"text_config": {"n_groups": 3}}, "text_config.n_groups 3 must divide"),
+        ({"text_config": {"hidden_size": "64"}}, "text_config.hidden_size must be int"),
+        ({"rnnt_blank_id": 7}, "rnnt_blank_id is 7 but"),
+        ({"quantization": [1]}, "quantization must be an object"),
+    ],
+)
+def test_whatever_is_wrong_in_a_file_its_path_is_told_once(tmp_path, change, message) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**TINY, **change}), encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        VoiceChatConfig.from_file(path)
+    assert str(error.value).startswith(f"{path}: {message}")
+    assert str(error.value).count("config.json") == 1
+
+
+def test_a_fault_that_names_its_file_already_is_left_alone(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=f"^{tmp_path} is odd$"), faults_named(tmp_path):
+        raise ConfigError(f"{tmp_path} is odd")

@@ -83,4 +83,6 @@ def test_every_variant_is_described(tmp_path, capsys, variant) -> None:
 
 def test_the_bundled_model_can_be_inspected(capsys) -> None:
     assert main(["inspect"]) == 0
-    assert "total" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "total" in captured.out
+    assert captured.err.count("\n") == 1 and "no model was named: using the bundled tiny one" in captured.err

@@ -86,7 +86,7 @@ def test_a_result_has_what_is_documented() -> None:
 @pytest.mark.parametrize(
     ("function", "parameters"),
     [
-        (voicechat_mlx.load, ["source", "dtype"]),
+        (voicechat_mlx.load, ["source", "dtype", "force"]),
         (voicechat_mlx.Session, ["model", "system_prompt", "seed", "conventions", "profile"]),
         (
             voicechat_mlx.generate,

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import mlx.core as mx
@@ -23,11 +24,12 @@ from voicechat_mlx.convert import Options, convert, plan_conversion
 from voicechat_mlx.errors import CheckpointError
 from voicechat_mlx.precision import precision
 from voicechat_mlx.report.rows import Row, first_failure
-from voicechat_mlx.verify import Verification, spoken_ids, verify
+from voicechat_mlx.verify import TWIN_NEEDS, Verification, spoken_ids, verify
 from voicechat_mlx.verify.sides import MlxSide, Pair, TwinSide
 from voicechat_mlx.verify.tensors import flagged_tensors, wildly_scaled
 from voicechat_mlx.verify.track import ALONE, OWN
 
+BUNDLED_NOTE = "no model was named: using the bundled tiny one, whose weights are random (it answers nonsense)"
 SHORT = ["--seconds", "0.4"]
 
 
@@ -237,16 +239,18 @@ def test_wrong_input_is_refused_in_one_line(tmp_path, monkeypatch, capsys, words
     Path("file").write_text("mine", encoding="utf-8")
     assert main(["verify", *words]) == 2
     captured = capsys.readouterr()
-    assert captured.err.count("\n") == 1
-    assert message in captured.err and captured.out == ""
+    *told, error = captured.err.splitlines()
+    assert told in ([], [f"voicechat: {BUNDLED_NOTE}"])
+    assert message in error and captured.out == ""
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 @pytest.mark.parametrize(
     ("absent", "message"),
     [
-        ("torch", "verify needs torch; install them with: pip install"),
-        ("reference", "which only a source checkout has; clone the repository"),
+        ("torch", "verify needs torch; install what is missing with: pip install torch==2.13.0 librosa, then run"),
+        ("librosa", "verify needs librosa; install what is missing with: pip install torch==2.13.0 librosa, then run"),
+        ("reference", "which only a source checkout has; clone the repository and go to its root, then run python -m"),
         ("matplotlib", "--report draws a picture with matplotlib; install it with"),
     ],
 )
@@ -257,6 +261,22 @@ def test_what_is_not_installed_is_named_with_the_way_to_get_it(tmp_path, monkeyp
     captured = capsys.readouterr()
     assert captured.err.count("\n") == 1 and message in captured.err
     assert list(tmp_path.iterdir()) == []
+
+
+def test_pip_is_asked_for_the_torch_that_the_project_pins() -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert TWIN_NEEDS["torch"] in project["dependency-groups"]["reference"]
+
+
+def test_the_bundled_model_is_verified_when_none_is_named_and_that_is_told_before_blocks_are_counted(
+    capsys, monkeypatch
+) -> None:
+    monkeypatch.setattr("voicechat_mlx.verify.compare_everything", lambda *_: None)
+    assert main(["verify", *SHORT]) == 0
+    assert capsys.readouterr().err == f"voicechat: {BUNDLED_NOTE}\n"
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert main(["verify", *SHORT]) == 0
+    assert "block/s" in capsys.readouterr().err
 
 
 def test_neither_the_package_nor_its_report_brings_torch_or_matplotlib_along() -> None:

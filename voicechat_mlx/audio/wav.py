@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import os
+import shlex
 import stat
 import wave
 from pathlib import Path
@@ -147,6 +148,7 @@ def _decode(content: bytes, name: str) -> tuple[npt.NDArray[Any], int]:
                 blocks.append(file.read(_FRAMES_PER_READ, dtype="float32", always_2d=True))
     except soundfile.LibsndfileError as error:
         raise AudioError(
-            f"{name} cannot be decoded ({error.error_string.rstrip('.')}); give a WAV, FLAC, OGG or MP3 file"
+            f"{name} cannot be decoded ({error.error_string.rstrip('.')}); give a WAV, FLAC, OGG or MP3 file, "
+            f"for instance from: ffmpeg -i {shlex.quote(name)} out.wav"
         ) from None
     return np.concatenate(blocks), rate

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
+from voicechat_mlx import __version__
 from voicechat_mlx.cli import convert, generate, inspect, trace, verify
 from voicechat_mlx.cli.common import DONE, Parser, UsageError, guarded, log_on_stderr
 
@@ -21,6 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> Parser:
     """The parser with all its commands."""
     parser = Parser(prog="voicechat", description="Ask a NemotronLabs VoiceChat model: sound in, text and sound out.")
+    parser.add_argument("--version", action="version", version=f"voicechat {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     for command in (generate, trace, inspect, convert, verify):
         command.add_command(commands)

@@ -1,10 +1,11 @@
-"""What every command shares: one-line errors, exit codes, the log, checks of output paths, the progress bar."""
+"""What every command shares: one-line errors, exit codes, output, the log, checks of output paths, the progress bar."""
 
 from __future__ import annotations
 
 import argparse
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,10 @@ DONE, FAILED, WRONG_INPUT = 0, 1, 2
 """Exit codes: finished, failed while running, the caller's input is wrong."""
 BUNDLED_QUESTION = Path(__file__).parent.parent / "bundled" / "question.wav"
 """A spoken question that comes with the package."""
+ENDINGS = {"--output-audio": ".wav", "--plot": ".png", "--output": ".safetensors"}
+"""Options that write one format only → the ending that says so; a name without an ending will do as well."""
+CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+"""What could steer a terminal or turn a line round: control characters but newline, line separators, bidi marks."""
 
 
 class UsageError(InputError):
@@ -35,6 +40,16 @@ class Parser(argparse.ArgumentParser):
         """Instead of printing the usage and leaving."""
         question = f" (to try it out: --audio {BUNDLED_QUESTION})" if "required: --audio" in message else ""
         raise UsageError(f"{message}{question}; `{self.prog} --help` lists what there is")
+
+
+def printable(text: str) -> str:
+    """The text with control characters spelled out in hexadecimal, as in a Python string; newlines stay."""
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
+
+
+def say(text: str) -> None:
+    """Print what may hold a model's or a file's words."""
+    print(printable(text))
 
 
 def guarded(work: Callable[[], int], *, debug: bool) -> int:
@@ -56,17 +71,23 @@ def guarded(work: Callable[[], int], *, debug: bool) -> int:
         line, code = f"out of memory ({error}); use shorter audio or a smaller model", FAILED
         _show_traceback(debug)
     except Exception as error:
-        line, code = f"{type(error).__name__}: {error}; --debug shows where", FAILED
+        advice = _library_advice(error) if isinstance(error, ImportError) else None
+        line, code = f"{type(error).__name__}: {error}; {advice or '--debug shows where'}", FAILED
         _show_traceback(debug)
-    print("voicechat:", " ".join(line.split()), file=sys.stderr)
+    print("voicechat:", printable(" ".join(line.split())), file=sys.stderr)
     return code
+
+
+class _PrintableLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
 
 
 @contextmanager
 def log_on_stderr(*, debug: bool) -> Iterator[None]:
     """The library's warnings, or with `debug` all it has to say, as lines on stderr."""
     logger, handler = logging.getLogger("voicechat_mlx"), logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("voicechat: %(message)s"))
+    handler.setFormatter(_PrintableLines("voicechat: %(message)s"))
     previous = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG if debug else logging.WARNING)
@@ -78,7 +99,7 @@ def log_on_stderr(*, debug: bool) -> Iterator[None]:
 
 
 def check_outputs(places: Mapping[str, str | None], question: str | None = None) -> None:
-    """Every option's output path must be writable, and no file may be named twice. Raises OutputError."""
+    """Every option's output path must be writable, named once, and end as its format does. Raises OutputError."""
     taken = {Path(os.path.realpath(question)): "--audio"} if question else {}
     for option, place in places.items():
         if place is None:
@@ -87,23 +108,42 @@ def check_outputs(places: Mapping[str, str | None], question: str | None = None)
         if target in taken and not target.is_char_device():
             raise OutputError(f"{option} and {taken[target]} both name {place}; choose another name for one of them")
         taken[target] = option
+        ending, expected = Path(place).suffix, ENDINGS.get(option)
+        if expected and ending and ending.lower() != expected and not target.is_fifo():
+            raise OutputError(f"{option} {place} would not be a {ending} file; end its name in {expected}")
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[int, int], None] | None]:
-    """A function (frames done, frames in all) that moves a bar; None when stderr is not a terminal."""
+def progress_bar(unit: str = "frame", *, unit_scale: bool = False) -> Iterator[Callable[[int, int], None] | None]:
+    """A function (units done, units in all) that moves a bar; None when stderr is not a terminal.
+
+    `unit_scale` shows large numbers as k, M and G.
+    """
     if not sys.stderr.isatty():
         yield None
         return
     from tqdm import tqdm
 
-    with tqdm(unit="frame", leave=False) as bar:
+    with tqdm(unit=unit, unit_scale=unit_scale, leave=False) as bar:
 
         def move(done: int, total: int) -> None:
             bar.total = total
             bar.update(done - bar.n)
 
         yield move
+
+
+def _library_advice(error: ImportError) -> str | None:
+    """What to do when a module lacks a shared library, as MLX does without its back end or NVIDIA's driver."""
+    library = re.search(r"lib[\w+-]+\.(so|dylib)\b", str(error))
+    if not library:
+        return None
+    if library[0] == "libcuda.so":
+        return (
+            "MLX's CUDA back end needs NVIDIA's driver: install the driver, or to compute on the CPU run "
+            "`pip uninstall -y mlx-cuda-12 mlx-cuda-13 mlx-cpu` and then `pip install 'mlx[cpu]'`"
+        )
+    return "if MLX needs it, run `pip install --force-reinstall 'mlx[cpu]'` (on an NVIDIA GPU 'mlx[cuda13]')"
 
 
 def _show_traceback(debug: bool) -> None:

@@ -10,7 +10,7 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from voicechat_mlx.cli.common import UsageError, progress_bar
+from voicechat_mlx.cli.common import UsageError, progress_bar, say
 
 if TYPE_CHECKING:
     from voicechat_mlx.convert import Options, Plan
@@ -51,13 +51,13 @@ def run(arguments: argparse.Namespace) -> None:
 
     plan = plan_conversion(arguments.source, _options(arguments), arguments.tokenizer)
     for line in lines(plan):
-        print(line)
+        say(line)
     if arguments.dry_run:
-        print(f"nothing was written; without --dry-run {arguments.out} would hold this")
+        say(f"nothing was written; without --dry-run {arguments.out} would hold this")
         return
-    with progress_bar() as progress:
+    with progress_bar("B", unit_scale=True) as progress:
         place = convert(plan, arguments.out, progress)
-    print(f"{place} is complete; SHA256SUMS holds the checksums")
+    say(f"{place} is complete; SHA256SUMS holds the checksums")
 
 
 def lines(plan: Plan) -> Iterator[str]:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import check_outputs, progress_bar
+from voicechat_mlx.cli.common import check_outputs, progress_bar, say
 from voicechat_mlx.errors import VoiceChatError
 
 if TYPE_CHECKING:
@@ -20,9 +20,11 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("generate", help="answer a recording", description=__doc__)
     options.add_model_options(parser)
     options.add_question_options(parser)
-    parser.add_argument("--output-audio", required=True, metavar="OUT.wav", help="the answer: mono 16-bit WAV")
+    parser.add_argument(
+        "--output-audio", required=True, metavar="OUT.wav", help="the answer: mono 16-bit WAV, whose name ends in .wav"
+    )
     parser.add_argument("--json", metavar="FILE", help="also write texts, ids, codes and timings")
-    parser.add_argument("--plot", metavar="FILE.png", help="also draw the timeline (needs matplotlib)")
+    parser.add_argument("--plot", metavar="FILE.png", help="also draw the timeline, a PNG (needs matplotlib)")
     parser.set_defaults(run=run)
 
 
@@ -60,10 +62,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _show(result: VoiceChatResult) -> None:
-    print(f"[user] {result.user_transcript}")
-    print(result.text)
+    say(f"[user] {result.user_transcript}")
+    say(result.text)
     if result.function_text:
-        print(f"[function] {result.function_text}")
+        say(f"[function] {result.function_text}")
 
 
 def _require_finite(result: VoiceChatResult) -> None:

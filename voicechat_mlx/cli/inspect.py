@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.cli import options
+from voicechat_mlx.cli.common import say
 from voicechat_mlx.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     inspection = inspect_checkpoint(arguments.model)
     for line in lines(inspection):
-        print(line)
+        say(line)
     if inspection.problems:
         count = len(inspection.problems)
         more = f" (and {count - 1} more, listed above)" if count > 1 else ""

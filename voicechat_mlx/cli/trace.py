@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import check_outputs, progress_bar
+from voicechat_mlx.cli.common import check_outputs, progress_bar, say
 
 
 def add_command(commands: Any) -> None:
@@ -15,7 +15,12 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("trace", help="write every activation of a run", description=__doc__)
     options.add_model_options(parser)
     options.add_question_options(parser)
-    parser.add_argument("--output", required=True, metavar="OUT.safetensors", help="activations by name")
+    parser.add_argument(
+        "--output",
+        required=True,
+        metavar="OUT.safetensors",
+        help="activations by name, in a file whose name ends in .safetensors",
+    )
     parser.set_defaults(run=run)
 
 
@@ -39,4 +44,4 @@ def run(arguments: argparse.Namespace) -> None:
     with replacing(arguments.output) as place:
         save_file(activations, place, metadata=about)  # one entry only: the order of several is not reproducible
     megabytes = sum(array.nbytes for array in activations.values()) / 1e6
-    print(f"{arguments.output}: {len(activations)} activations, {megabytes:.1f} MB")
+    say(f"{arguments.output}: {len(activations)} activations, {megabytes:.1f} MB")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import BUNDLED_QUESTION, UsageError, progress_bar
+from voicechat_mlx.cli.common import BUNDLED_QUESTION, UsageError, progress_bar, say
 from voicechat_mlx.errors import InputError, OutputError, VoiceChatError
 
 
@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     from voicechat_mlx.verify import require_twin, verify
 
     require_twin()
-    with progress_bar() as progress:
+    with progress_bar("block") as progress:
         found = verify(
             arguments.model,
             arguments.audio,
@@ -58,11 +58,11 @@ def run(arguments: argparse.Namespace) -> None:
     from voicechat_mlx.report.rows import first_failure
     from voicechat_mlx.verify.writing import text, write
 
-    print(text(found))
+    say(text(found))
     if folder:
         folder.mkdir(exist_ok=True)
         write(found, folder)
-        print(f"{folder} holds verify.md, verify.json and verify.png")
+        say(f"{folder} holds verify.md, verify.json and verify.png")
     failure = first_failure(found.rows)
     if failure:
         where = f"{failure.layer} ({failure.section}): {failure.measured}, tolerance {failure.allowed}"

@@ -1,5 +1,6 @@
 """config.json of a VoiceChat checkpoint as frozen dataclasses."""
 
+from voicechat_mlx.config.checks import faults_named
 from voicechat_mlx.config.quantization import Quantization
 from voicechat_mlx.config.sections import (
     PUBLISHED_PATTERN,
@@ -31,4 +32,5 @@ __all__ = [
     "TextConfig",
     "TtsConfig",
     "VoiceChatConfig",
+    "faults_named",
 ]

@@ -1,6 +1,10 @@
-"""Two checks that every section of config.json uses."""
+"""What every section of config.json uses to refuse: two checks, and the name of the file at fault."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from voicechat_mlx.errors import ConfigError
 
@@ -15,3 +19,15 @@ def divides(where: str, config: object, divisor: str, dividend: str) -> None:
     """Both fields must be positive and the first divide the second."""
     low, high = getattr(config, divisor), getattr(config, dividend)
     require(low > 0 and high > 0 and high % low == 0, f"{where}.{divisor} {low} must divide {dividend} {high}")
+
+
+@contextmanager
+def faults_named(path: Path) -> Iterator[None]:
+    """A ConfigError from within names `path` in place of a bare config.json."""
+    try:
+        yield
+    except ConfigError as error:
+        message = str(error)
+        if str(path) not in message:
+            message = f"{path}: {message.removeprefix('config.json: ')}"
+        raise ConfigError(message) from None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from voicechat_mlx.config.checks import require
+from voicechat_mlx.config.checks import faults_named, require
 from voicechat_mlx.config.parsing import only, parse
 from voicechat_mlx.config.quantization import Quantization, parse_quantization
 from voicechat_mlx.config.sections import AudioConfig, CodecConfig, TextConfig, TtsConfig
@@ -95,7 +95,7 @@ class VoiceChatConfig:
 
     @classmethod
     def from_file(cls, path: Path) -> VoiceChatConfig:
-        """config.json → config. Raises ConfigError, also when the file is missing, empty or not JSON."""
+        """config.json → config. Raises ConfigError with the path, also when the file is missing, empty or not JSON."""
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -104,7 +104,8 @@ class VoiceChatConfig:
             raise ConfigError(f"{path} is not readable JSON ({error}); download the checkpoint again") from None
         if not isinstance(values, dict):
             raise ConfigError(f"{path} must hold a JSON object, found {type(values).__name__}")
-        return cls.from_dict(values)
+        with faults_named(path):
+            return cls.from_dict(values)
 
     @property
     def silent_token_ids(self) -> frozenset[int]:

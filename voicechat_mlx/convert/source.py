@@ -15,8 +15,8 @@ from typing import Any
 
 import mlx.core as mx
 
-from voicechat_mlx.checkpoint import BASE_MODEL, Checkpoint, _folder, _headers, _read_vocabulary
-from voicechat_mlx.config import VoiceChatConfig
+from voicechat_mlx.checkpoint import BASE_MODEL, Checkpoint, checkpoint_folder, read_vocabulary, weight_headers
+from voicechat_mlx.config import VoiceChatConfig, faults_named
 from voicechat_mlx.convert.nemo import check_frame_length, is_nemo, published_values, spelled_out
 from voicechat_mlx.convert.text_config import check_text_config, read_text_config, told_from
 from voicechat_mlx.errors import CheckpointError, ConfigError
@@ -55,20 +55,22 @@ def open_source(source: str | os.PathLike[str], tokenizer: str | os.PathLike[str
 
     Raises CheckpointError or ConfigError for what is missing or does not fit.
     """
-    folder = _folder(os.fspath(source))
-    headers = _headers(folder)
+    folder = checkpoint_folder(os.fspath(source))
+    headers = weight_headers(folder)
     shapes = {name: tensor.shape for header in headers.values() for name, tensor in header.items()}
     base = _tokenizer_folder(tokenizer)
     token_file = (base or folder) / "tokenizer.json"
     if not token_file.is_file():
         raise CheckpointError(f"{token_file} is missing; give --tokenizer a folder that has it, such as {BASE_MODEL}'s")
     tokens = TextTokenizer(token_file)
-    stored = _read_config(folder / "config.json")
-    if is_nemo(stored):
-        values, config, origin = _from_publisher(stored, base, shapes, tokens)
-    else:
-        values, config, origin = stored, VoiceChatConfig.from_dict(stored), "the source's config.json"
-    vocabulary = config.rnnt_vocabulary or _read_vocabulary(folder / "rnnt_tokenizer" / "vocab.json")
+    config_file = folder / "config.json"
+    stored = _read_config(config_file)
+    with faults_named(config_file):
+        if is_nemo(stored):
+            values, config, origin = _from_publisher(stored, base, shapes, tokens)
+        else:
+            values, config, origin = stored, VoiceChatConfig.from_dict(stored), "the source's config.json"
+    vocabulary = config.rnnt_vocabulary or read_vocabulary(folder / "rnnt_tokenizer" / "vocab.json")
     expected = config.audio_config.decoder.vocab_size
     if len(vocabulary) != expected:
         raise CheckpointError(f"the RNNT vocabulary of {folder} has {len(vocabulary)} pieces; expected {expected}")

@@ -43,6 +43,8 @@ WORDS = "The capital of France is Paris."
 WORKING_ROOM = 2_000_000_000
 """Bytes beside the two blocks in memory: PyTorch and MLX themselves, activations, one tensor being unpacked."""
 FEWEST_FRAMES = 3
+TWIN_NEEDS = {"torch": "torch==2.13.0", "librosa": "librosa"}
+"""What the twin imports → how pip calls it."""
 Progress = Callable[[int, int], None]
 
 
@@ -208,14 +210,17 @@ def stored_bytes(tensor: TensorHeader) -> int:
 def require_twin() -> None:
     """Raises InputError, with what to do, where PyTorch or the source checkout is missing."""
     root = Path(__file__).parents[2]
-    if not (root / "reference" / "model.py").is_file() or importlib.util.find_spec("reference") is None:
-        raise InputError(
-            "verify compares with the PyTorch twin in reference/, which only a source checkout has; "
-            "clone the repository and run `python -m voicechat_mlx.cli verify` in its root"
-        )
-    missing = [name for name in ("torch", "librosa") if importlib.util.find_spec(name) is None]
+    has_twin = (root / "reference" / "model.py").is_file() and importlib.util.find_spec("reference") is not None
+    missing = [name for name in TWIN_NEEDS if importlib.util.find_spec(name) is None]
+    if has_twin and not missing:
+        return
+    steps = [] if has_twin else ["clone the repository and go to its root"]
     if missing:
-        raise InputError(f"verify needs {' and '.join(missing)}; install them with: pip install --group reference")
+        steps.append(f"install what is missing with: pip install {' '.join(TWIN_NEEDS.values())}")
+    lacking = [*missing, *([] if has_twin else ["the PyTorch twin in reference/, which only a source checkout has"])]
+    raise InputError(
+        f"verify needs {' and '.join(lacking)}; {', '.join(steps)}, then run python -m voicechat_mlx.cli verify"
+    )
 
 
 def peak_memory() -> int:
