@@ -228,3 +228,14 @@ def test_a_reader_that_stops_listening_is_no_error_message(checkpoint) -> None:
     command = f"{sys.executable} -m voicechat_mlx.cli inspect -m {checkpoint} | true"
     done = subprocess.run(command, shell=True, capture_output=True, text=True)
     assert done.stderr == ""
+
+
+def test_a_reader_that_stops_listening_loses_no_file(checkpoint, tmp_path) -> None:
+    wav, ids = tmp_path / "answer.wav", tmp_path / "answer.json"
+    outputs = f"--output-audio {wav} --json {ids} --extra-decoding-seconds 0"
+    command = (
+        f"{sys.executable} -m voicechat_mlx.cli generate -m {checkpoint} --audio {BUNDLED_QUESTION} {outputs} | true"
+    )
+    done = subprocess.run(command, shell=True, capture_output=True, text=True)
+    assert done.stderr == ""
+    assert soundfile.info(wav).frames == json.loads(ids.read_text())["frames"] * 1764

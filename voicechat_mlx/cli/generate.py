@@ -47,18 +47,20 @@ def run(arguments: argparse.Namespace) -> None:
         started = time.perf_counter()
         result = voicechat_mlx.generate(model, question, progress=progress, **options.generation_options(arguments))
         elapsed = time.perf_counter() - started
-    _show(result)
-    _require_finite(result)
-    write_wav(arguments.output_audio, result.audio, result.sample_rate)
-    if arguments.json:
-        with replacing(arguments.json) as place:
-            place.write_text(_as_json(result, elapsed), encoding="utf-8")
-    if arguments.plot:
-        from voicechat_mlx.cli.plot import draw
-        from voicechat_mlx.cli.timeline import timeline_of
+    try:
+        _require_finite(result)
+        write_wav(arguments.output_audio, result.audio, result.sample_rate)
+        if arguments.json:
+            with replacing(arguments.json) as place:
+                place.write_text(_as_json(result, elapsed), encoding="utf-8")
+        if arguments.plot:
+            from voicechat_mlx.cli.plot import draw
+            from voicechat_mlx.cli.timeline import timeline_of
 
-        with replacing(arguments.plot) as place:
-            draw(timeline_of(model, question, result), place)
+            with replacing(arguments.plot) as place:
+                draw(timeline_of(model, question, result), place)
+    finally:  # the texts last, so that a reader who stops listening loses no file; but in any case
+        _show(result)
 
 
 def _show(result: VoiceChatResult) -> None:
