@@ -44,6 +44,6 @@ def find_conventions(name: str | Conventions) -> Conventions:
     """`"mlx"` or `"nemo"` → its `Conventions`; anything else is a ConfigError."""
     if isinstance(name, Conventions):
         return name
-    if name not in PROFILES:
+    if not isinstance(name, str) or name not in PROFILES:
         raise ConfigError(f"conventions {name!r} are unknown; choose one of {', '.join(sorted(PROFILES))}")
     return PROFILES[name]

@@ -17,6 +17,7 @@ from voicechat_mlx.checkpoint import Checkpoint
 from voicechat_mlx.codec.codec import Codec
 from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.conventions import Conventions
+from voicechat_mlx.errors import CheckpointError
 from voicechat_mlx.llm.nemotron_h import NemotronH
 from voicechat_mlx.memory import require_fit
 from voicechat_mlx.nn.cache import arrays_of
@@ -139,6 +140,8 @@ def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto", *, f
     `dtype`: "auto", "float32" or "bfloat16"; see `precision`. A checkpoint that cannot fit into memory is refused
     before it is read, unless `force`. Raises CheckpointError or ConfigError.
     """
+    if not (source is None or isinstance(source, str | os.PathLike)):
+        raise CheckpointError(f"a model is named by a folder or a Hub id, not by {type(source).__name__}")
     checkpoint = Checkpoint.open(source)
     model = VoiceChat(checkpoint.config)
     tensors = checkpoint.tensors()

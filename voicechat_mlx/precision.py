@@ -52,7 +52,7 @@ def precision(name: str) -> Precision:
         "float32": Precision(),
         "bfloat16": Precision(perception_llm=mx.bfloat16, talker=mx.bfloat16),
     }
-    if name not in choices:
+    if not isinstance(name, str) or name not in choices:
         raise ConfigError(f"dtype {name!r} is unknown; choose one of {', '.join(choices)}")
     return choices[name]
 

@@ -77,11 +77,11 @@ def _judge(
         return [f"{shown} is quantised but {shown}{absent[0]} is missing; download the checkpoint again"]
     if entry is None:
         return [f"{shown} has scales but config.json's quantization map does not list it; convert the checkpoint again"]
-    return _shapes(path, declared[path + ".weight"].shape, found, entry) if path + ".weight" in found else []
+    return _tensors(path, declared[path + ".weight"].shape, found, entry) if path + ".weight" in found else []
 
 
-def _shapes(path: str, shape: tuple[int, ...], found: Mapping[str, mx.array], entry: tuple[int, int]) -> list[str]:
-    """Lines for the tensors of one module that do not have the shape that group size and bits imply."""
+def _tensors(path: str, shape: tuple[int, ...], found: Mapping[str, mx.array], entry: tuple[int, int]) -> list[str]:
+    """Lines for the tensors of one module that lack the shape that group size and bits imply, or the kind of number."""
     (rows, columns), (group_size, bits) = shape, entry
     if columns % group_size:
         return [f"{published_name(path)} has {columns} inputs, not a multiple of the group size {group_size}"]
@@ -96,4 +96,8 @@ def _shapes(path: str, shape: tuple[int, ...], found: Mapping[str, mx.array], en
     stored = found[path + ".weight"].dtype
     if stored != mx.uint32:
         lines.append(f"{published_name(path)}.weight holds {dtype_name(stored)}; a packed weight is uint32")
+    for suffix in MODULE_QUANTISED_SUFFIXES:
+        kind = found[path + suffix].dtype
+        if not mx.issubdtype(kind, mx.floating):
+            lines.append(f"{published_name(path + suffix)} holds {dtype_name(kind)}; expected floating point numbers")
     return lines

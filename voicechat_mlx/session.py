@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from voicechat_mlx.audio.mel import MelStream
 from voicechat_mlx.audio.wav import check_samples
 from voicechat_mlx.conventions import Conventions, find_conventions
-from voicechat_mlx.errors import SessionError
+from voicechat_mlx.errors import InputError, SessionError
 from voicechat_mlx.events import Audio, Delta, Done, Event, FunctionDelta, TextDelta, TranscriptDelta
 from voicechat_mlx.id_log import IdLog
 from voicechat_mlx.model import VoiceChat
@@ -24,6 +24,9 @@ from voicechat_mlx.text import Detokenizer, RnntPieces
 
 BLOCK_FRAMES = 32
 """Frames that perception and codec take at once when a push is long: bounds memory, loses no speed."""
+FINISHED = "is finished"
+BROKEN_OFF = "was broken off in the middle of a push, so its parts no longer agree"
+HIGHEST_SEED = 2**64 - 1
 
 
 class Session:
@@ -38,22 +41,25 @@ class Session:
         *,
         profile: bool = False,
     ) -> None:
-        """`system_prompt` None takes the checkpoint's default, "" means none.
+        """`system_prompt` None takes the checkpoint's default, "" means none. Raises InputError for wrong arguments.
 
         `profile` waits for every stage, so that `seconds` says where time goes on a GPU too, at the cost of overlap.
         """
         config = model.config
+        if not isinstance(seed, int | np.integer) or not 0 <= seed <= HIGHEST_SEED:
+            raise InputError(f"seed is {str(seed)[:40]!r}; give a whole number from 0 to 2^64 - 1")
         self._model, self._conventions = model, find_conventions(conventions)
         prompt = config.default_system_prompt if system_prompt is None else system_prompt
         prompt_ids = model.tokenizer.prompt_ids(prompt, bos=config.bos_token_id, eos=config.eos_token_id)
-        self._pipeline = Pipeline(model, prompt_ids, seed, self._conventions, profile=profile)
+        self._pipeline = Pipeline(model, prompt_ids, int(seed), self._conventions, profile=profile)
         self._mel = MelStream(model.mel_filterbank, self._conventions)
         self._rows: NDArray[np.float32] = np.zeros((0, config.audio_config.preprocessor.features), np.float32)
         self._rows_seen = 0
         self._voice: NDArray[np.float32] = np.zeros(0, np.float32)
         self._audio_frames = 0
         self._lead_in = model.codec.delay
-        self._finished = False
+        self._closed: str | None = None
+        """Why nothing more may be pushed. Set while work goes on, so that an interruption leaves it set."""
         self._silent_ids = config.silent_token_ids
         self._text, self._function = Detokenizer(model.tokenizer), Detokenizer(model.tokenizer)
         self._transcript = RnntPieces(model.rnnt_vocabulary)
@@ -86,23 +92,25 @@ class Session:
     def push(self, pcm: ArrayLike) -> list[Event]:
         """float32 samples [n] at 16 kHz, n ≥ 0 → what they brought about. Raises AudioError, SessionError."""
         self._require_open()
-        if np.ndim(pcm) == 1 and np.size(pcm) == 0:
+        samples = check_samples(pcm, allow_empty=True)
+        if len(samples) == 0:
             return []
-        samples = check_samples(pcm)
         events: list[Event] = []
         block = BLOCK_FRAMES * self._model.config.input_samples_per_frame
+        self._closed = BROKEN_OFF
         for begin in range(0, len(samples), block):
             with self._pipeline.clock("frontend"):
                 self._take(self._mel.push(samples[begin : begin + block]))
                 rows = self._complete_rows()
             if len(rows):
                 events += self._events(self._pipeline.advance(rows))
+        self._closed = None
         return events
 
     def finish(self) -> list[Event]:
         """No more samples: answer what is left, adding no silence."""
         self._require_open()
-        self._finished = True
+        self._closed = FINISHED
         if self._mel.samples == 0:
             return [Done(frame=0)]
         self._take(self._mel.finish())
@@ -114,8 +122,8 @@ class Session:
         return [*events, Done(frame=self.frames)]
 
     def _require_open(self) -> None:
-        if self._finished:
-            raise SessionError("this session is finished; open a new one to go on talking")
+        if self._closed:
+            raise SessionError(f"this session {self._closed}; open a new one to go on talking")
 
     def _take(self, rows: NDArray[np.float32]) -> None:
         self._rows = np.concatenate([self._rows, rows])

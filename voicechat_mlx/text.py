@@ -16,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from voicechat_mlx.errors import CheckpointError
+from voicechat_mlx.errors import CheckpointError, InputError
 
 SPECIAL_PIECES = frozenset(("<unk>", "<pad>", "<s>", "</s>"))
 LANGUAGE_TAG = re.compile(r"<[a-z]{2,3}-[A-Za-z]{2,4}>")
+LONE_SURROGATE = re.compile(r"[\ud800-\udfff]")
 WORD_START = "▁"
 
 
@@ -34,7 +35,10 @@ BYTE_OF_CHARACTER = _byte_alphabet()
 
 
 class TextTokenizer:
-    """tokenizer.json, a byte-level BPE. Special tokens are never added, and never hidden."""
+    """tokenizer.json, a byte-level BPE. Special tokens are never added, and never hidden.
+
+    What the file says about truncation and padding is for batches of training and not followed: text is never cut.
+    """
 
     def __init__(self, path: Path) -> None:
         """Raises CheckpointError when the file cannot be read or is not byte-level."""
@@ -42,6 +46,8 @@ class TextTokenizer:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # the library raises plain Exception for every fault of the file
             raise CheckpointError(f"{path} is not a tokenizer ({error}); download the checkpoint again") from None
+        self._tokenizer.no_truncation()
+        self._tokenizer.no_padding()
         probe = [id for token, id in sorted(self.vocabulary.items()) if len(token) == 1]
         if self.decode(probe) != b"".join(map(self.token_bytes, probe)).decode("utf-8", "replace"):
             raise CheckpointError(f"{path} is not a byte-level BPE; use the tokenizer.json of the model's own training")
@@ -52,7 +58,18 @@ class TextTokenizer:
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
     def encode(self, text: str) -> list[int]:
-        """Text → ids. Text that spells a special token (`</s>`) becomes that token, as the publisher's does."""
+        """Text → ids. Text that spells a special token (`</s>`) becomes that token, as the publisher's does.
+
+        Raises InputError for anything but a str of whole characters.
+        """
+        if not isinstance(text, str):
+            raise InputError(f"a prompt must be text (a str), found {type(text).__name__}")
+        lone = LONE_SURROGATE.search(text)
+        if lone:
+            raise InputError(
+                f"the prompt holds half a character, {lone[0]!r} at place {lone.start()}, which has no UTF-8 form; "
+                f"decode it as UTF-8 or remove it"
+            )
         return self._tokenizer.encode(text, add_special_tokens=False).ids
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -67,8 +84,9 @@ class TextTokenizer:
         return token.encode()
 
     def prompt_ids(self, prompt: str | None, *, bos: int, eos: int) -> list[int]:
-        """A system prompt → [bos] + ids + [eos], unstripped; None, empty or only whitespace → []."""
-        return [bos, *self.encode(prompt), eos] if prompt and prompt.strip() else []
+        """A system prompt → [bos] + ids + [eos], unstripped; None, empty or only whitespace → []. Raises InputError."""
+        ids = [] if prompt is None else self.encode(prompt)
+        return [bos, *ids, eos] if prompt and prompt.strip() else []
 
 
 class Detokenizer:

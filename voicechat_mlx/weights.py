@@ -15,7 +15,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.errors import CheckpointError
-from voicechat_mlx.health import fault
+from voicechat_mlx.health import SIZED_BY_WEIGHTS, fault, table_problems
 from voicechat_mlx.layout import fit_layout, transposed_convolutions
 from voicechat_mlx.names import NETWORKS, OTHER, canonical_name, network_of, published_name
 from voicechat_mlx.precision import Precision, dtype_name
@@ -23,6 +23,7 @@ from voicechat_mlx.quantised import MODULE_QUANTISED_SUFFIXES, find_quantised
 
 __all__ = [
     "MODULE_QUANTISED_SUFFIXES",
+    "SIZED_BY_WEIGHTS",
     "NetworkReport",
     "Report",
     "canonical_name",
@@ -31,11 +32,6 @@ __all__ = [
     "survey",
 ]
 
-SIZED_BY_WEIGHTS = (
-    "talker.embed_subword.subword_flag_emb.is_continuation",
-    "talker.embed_subword.bos_eos_emb.special_flags",
-)
-"""Tables with one entry per subword whose length the checkpoint decides."""
 NAMES_SHOWN = 8
 
 
@@ -67,7 +63,7 @@ class Report:
 
 
 def survey(model: nn.Module, tensors: Mapping[str, mx.array], config: VoiceChatConfig) -> Report:
-    """Compare a checkpoint with a freshly made model, by names, shapes and dtypes alone; reads no tensor."""
+    """Compare a checkpoint with a freshly made model, by names, shapes and dtypes; reads only the index tables."""
     found: dict[str, mx.array] = {}
     not_needed, problems = [], []
     for published, tensor in tensors.items():
@@ -89,6 +85,7 @@ def survey(model: nn.Module, tensors: Mapping[str, mx.array], config: VoiceChatC
     )
     problems += _count("missing", missing) + _count("unexpected", unexpected) + list(quantised.problems)
     problems += layout_problems + [line for name in plain for line in _dtype(name, found[name], plain[name])]
+    problems += table_problems(found, declared, config)
     return Report(
         networks=_networks(found, quantised.modules),
         quantised=quantised.modules,
@@ -107,7 +104,8 @@ def load_weights(
 
     Quantised modules are exchanged for MLX's, kernels are brought to MLX's layout, and floats are cast to
     `precision`. `tensors` is emptied on the way: each tensor is read, checked and handed over one at a time, so no
-    more than one is held twice. Raises CheckpointError for anything missing, unexpected, misshapen, all zero or NaN.
+    more than one is held twice. Raises CheckpointError for anything missing, unexpected, misshapen, all zero, NaN, or
+    pointing beyond its table.
     """
     report = survey(model, tensors, config)
     if report.problems:

@@ -295,3 +295,61 @@ def test_no_vocabulary_anywhere_is_refused(tiny_torch_layout, tmp_path) -> None:
     folder = copy(tiny_torch_layout, tmp_path)
     shutil.rmtree(folder / "rnnt_tokenizer")
     assert "config.json has no rnnt_vocabulary" in refusal(folder)
+
+
+# --- forged files ---
+
+
+def forged(path: Path, entries: dict, data: bytes) -> Path:
+    text = json.dumps(entries).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + data)
+    return path
+
+
+def entry(start: int, end: int, *shape: int, dtype: str = "F32") -> dict:
+    return {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "size", "message"),
+    [
+        ({"a": entry(0, 8, 2), "b": entry(4, 12, 2)}, 12, "b lies at bytes 4 to 12, expected from 8 on"),
+        ({"a": entry(0, 8, 2), "b": entry(0, 8, 2)}, 8, "b lies at bytes 0 to 8, expected from 8 on"),
+        ({"a": entry(0, 8, 2), "b": entry(12, 20, 2)}, 20, "b lies at bytes 12 to 20, expected from 8 on"),
+        ({"a": entry(4, 12, 2)}, 12, "a lies at bytes 4 to 12, expected from 0 on"),
+        ({"a": entry(-8, 0, 2)}, 8, "a lies at bytes -8 to 0, expected from 0 on"),
+        ({"a": entry(0, -8, 2)}, 8, "a lies at bytes 0 to -8, expected from 0 on"),
+        ({"a": entry(0, 8, 10**12)}, 8, "a has 8 bytes, expected 4000000000000 for F32 (1000000000000,)"),
+        ({"a": entry(0, 8, 2, dtype="I64")}, 8, "a has 8 bytes, expected 16 for I64 (2,)"),
+        ({"a": entry(0, 8, 2)}, 9, "bytes instead of"),
+        ({"a": entry(0, 8, -2)}, 8, "is not a safetensors file"),
+        ({"a": entry(0, 8.5, 2)}, 9, "is not a safetensors file"),
+    ],
+)
+def test_tensors_that_overlap_leave_gaps_or_have_another_size_are_refused(tmp_path, entries, size, message) -> None:
+    with pytest.raises(CheckpointError) as error:
+        read_header(forged(tmp_path / "model.safetensors", entries, bytes(size)))
+    assert message in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_tensor_without_numbers_and_one_after_it_are_sound(tmp_path) -> None:
+    entries = {"__metadata__": {}, "b": entry(0, 8, 2), "a": entry(0, 0, 0), "c": entry(8, 8, 3, 0)}
+    header = read_header(forged(tmp_path / "model.safetensors", entries, bytes(8)))
+    assert header["c"] == TensorHeader(dtype="F32", shape=(3, 0))
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("file", [INDEX, "rnnt_tokenizer/vocab.json"])
+def test_json_that_is_nested_too_deeply_is_refused(tiny_torch_layout, tmp_path, file) -> None:
+    folder = copy(tiny_torch_layout, tmp_path)
+    (folder / file).write_text(DEEP)
+    assert f"{folder / file} is not readable JSON" in refusal(folder)
+
+
+def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
+    with pytest.raises(CheckpointError, match="is not a safetensors file"):
+        read_header(path)

@@ -16,7 +16,8 @@ import soundfile
 from fixtures.make_tiny import make
 from tests.unit.cli_helpers import QUESTION, check_refused, place
 from voicechat_mlx.cli.__main__ import main
-from voicechat_mlx.cli.common import BUNDLED_QUESTION, check_outputs
+from voicechat_mlx.cli.common import BUNDLED_QUESTION
+from voicechat_mlx.cli.outputs import check_model_is_kept, check_outputs
 
 __all__ = ["place"]  # a fixture
 
@@ -56,14 +57,50 @@ def test_incomplete_command_lines_are_refused(place, capsys, words, message) -> 
         (["--seed", "-1"], "'-1' is not a whole number from 0"),
         (["--seed", "18446744073709551616"], "is not a whole number from 0"),
         (["--seed", "1.5"], "'1.5' is not a whole number from 0"),
+        (["--seed", "٣"], "the seed '٣' is not a whole number from 0"),
+        (["--seed", "1_0"], "the seed '1_0' is not a whole number from 0"),
+        (["--seed", "9" * 300], f"the seed '{'9' * 40}…' is not a whole number from 0"),
+        (["--seed", "9" * 9999], f"the seed '{'9' * 40}…' is not a whole number from 0"),
+        (["--seed", ""], "the seed '' is not a whole number from 0"),
+        (["--extra-decoding-seconds", "٣"], "'٣' is not a number of seconds"),
+        (["--extra-decoding-seconds", "1_0"], "'1_0' is not a number of seconds"),
+        (["--extra-decoding-seconds", "x" * 999], f"'{'x' * 40}…' is not a number of seconds"),
+        (["--dtype", "x" * 999], f"invalid choice: '{'x' * 40}…'"),
+        (["-n", "٣"], "'٣' is not a whole number"),
+        (["-n", "9" * 9999], f"'{'9' * 40}…' is not a whole number"),
         (["--dtype", "float16"], "invalid choice: 'float16'"),
         (["--conventions", "rust"], "invalid choice: 'rust'"),
-        (["-n", "many"], "invalid int value: 'many'"),
+        (["-n", "many"], "'many' is not a whole number"),
         (["-p", "caf\udce9"], "the prompt is not valid UTF-8"),
     ],
 )
 def test_wrong_options_are_refused(place, capsys, options, message) -> None:
     check_refused(capsys, ["generate", "--audio", QUESTION, "--output-audio", "old.wav", *options], message)
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(("generate", option) for option in ("-m", "--model", "--audio", "--output-audio", "--json", "--plot")),
+        *(("trace", option) for option in ("-m", "--audio", "--output")),
+        *(("verify", option) for option in ("-m", "--audio", "--report", "--against")),
+        ("inspect", "-m"),
+        ("convert", "--tokenizer"),
+    ],
+)
+@pytest.mark.parametrize("separator", [" ", "="])
+def test_an_empty_name_is_refused_by_the_name_of_its_option(place, capsys, command, option, separator) -> None:
+    if separator == "=" and not option.startswith("--"):
+        pytest.skip("-m= names a model called =")
+    needed = {"generate": ["--audio", QUESTION, "--output-audio", "a.wav"], "convert": ["in", "out"]}
+    needed["trace"] = ["--audio", QUESTION, "--output", "a.safetensors"]
+    empty = [option, ""] if separator == " " else [f"{option}="]
+    check_refused(capsys, [command, *needed.get(command, []), *empty], f"{option}.*: the name given is empty")
+
+
+@pytest.mark.parametrize(("words", "name"), [(["", "out"], "SOURCE"), (["in", ""], "OUT")])
+def test_an_empty_name_of_a_conversion_is_refused(place, capsys, words, name) -> None:
+    check_refused(capsys, ["convert", *words], f"argument {name}: the name given is empty")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["generate", "--help"], ["generate", "--image", "x"], ["inspect", "-x"]])
@@ -199,6 +236,42 @@ def test_an_output_whose_ending_promises_nothing_else_is_accepted(place, name) -
     Path("my.answer").mkdir()
     os.mkfifo("stream.fifo")
     check_outputs({"--output-audio": name, "--json": "any.txt", "--plot": None})
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "config.json",
+        "./tokenizer.json",
+        "../model/model.safetensors",
+        "new.safetensors",
+        "model.safetensors.index.json",
+    ],
+)
+@pytest.mark.parametrize("linked", [False, True])
+def test_an_output_that_would_be_a_file_of_the_model_is_refused(place, capsys, name, linked) -> None:
+    blobs = make(Path("blobs"), "fp32")
+    if linked:  # as the Hub's cache has it: every file is a link to its content elsewhere
+        Path("model").mkdir()
+        for file in blobs.iterdir():
+            Path("model", file.name).symlink_to(file.resolve())
+    else:
+        blobs.rename("model")
+    message = f"model/{name} would be a file of the model itself"
+    words = ["-m", "model", "--audio", QUESTION]
+    check_refused(capsys, ["generate", *words, "--output-audio", "a", "--json", f"model/{name}"], message)
+    if name.endswith(".safetensors"):
+        check_refused(capsys, ["trace", *words, "--output", f"model/{name}"], message)
+
+
+def test_the_bundled_model_is_no_output_and_other_files_beside_a_model_are(place, capsys) -> None:
+    bundled = f"{BUNDLED_QUESTION.parent}/tiny/config.json"
+    words = ["generate", "--audio", QUESTION, "--output-audio", "a.wav", "--json", bundled]
+    check_refused(capsys, words, "would be a file of the model itself")
+    Path("model").mkdir()
+    check_model_is_kept({"--output-audio": "model/answer.wav", "--json": "model/answer.json", "--plot": None}, "model")
+    check_model_is_kept({"--json": "config.json"}, "model")
+    check_model_is_kept({"--json": "config.json"}, "owner/name")
 
 
 def test_the_help_tells_the_endings(capsys) -> None:

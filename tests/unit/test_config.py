@@ -230,3 +230,105 @@ def test_whatever_is_wrong_in_a_file_its_path_is_told_once(tmp_path, change, mes
 def test_a_fault_that_names_its_file_already_is_left_alone(tmp_path) -> None:
     with pytest.raises(ConfigError, match=f"^{tmp_path} is odd$"), faults_named(tmp_path):
         raise ConfigError(f"{tmp_path} is odd")
+
+
+# --- numbers that cannot be meant ---
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "text_config.hidden_size",
+        "text_config.vocab_size",
+        "text_config.mamba_head_dim",
+        "text_config.conv_kernel",
+        "audio_config.preprocessor.features",
+        "audio_config.preprocessor.n_fft",
+        "audio_config.encoder.n_layers",
+        "audio_config.encoder.conv_kernel_size",
+        "audio_config.decoder.pred_rnn_layers",
+        "audio_config.joint.joint_hidden",
+        "audio_config.max_symbols",
+        "tts_config.num_iterations",
+        "tts_config.sliding_window_pattern",
+        "tts_config.character_encoder.num_hidden_layers",
+        "tts_config.mog_head.num_predictions",
+        "codec_config.hop_length",
+        "codec_config.block_kernel_size",
+    ],
+)
+@pytest.mark.parametrize("value", [0, -1, 10**12, 1e300])
+def test_a_size_is_one_or_more_and_not_beyond_reason(path, value) -> None:
+    assert f"{path} must be from 1 to " in refusal(**{path: value})
+
+
+@pytest.mark.parametrize("path", ["codec_config.downsample_rates", "codec_config.channel_multipliers"])
+@pytest.mark.parametrize("value", [[7, 7, 0], [7, -7, 9], [7, 7, 10**12]])
+def test_a_list_of_sizes_holds_sizes(path, value) -> None:
+    assert f"{path} must be from 1 to 10000000" in refusal(**{path: value})
+
+
+def test_a_codec_without_stages_is_refused() -> None:
+    none = {"codec_config.downsample_rates": [], "codec_config.channel_multipliers": []}
+    assert "codec_config.downsample_rates must name at least one stage" in refusal(**none)
+
+
+def test_a_token_id_may_be_zero_but_not_negative() -> None:
+    assert parsed(pad_token_id=0).pad_token_id == 0
+    assert "pad_token_id must be from 0" in refusal(pad_token_id=-1)
+
+
+@pytest.mark.parametrize(
+    ("path", "values"),
+    [
+        ("text_config.layer_norm_epsilon", [0, -1e-5, 1e-300]),
+        ("tts_config.mog_head.eps", [0, -1]),
+        ("tts_config.mog_head.min_log_std", [1e4, -1e4]),
+        ("tts_config.rope_local_base_freq", [0, -1]),
+        ("tts_config.character_encoder.rope_base", [0, -1]),
+        ("tts_config.query_pre_attn_scalar", [0, -256]),
+        ("tts_config.character_encoder.attn_logit_softcapping", [0]),
+        ("tts_config.exponent", [0, -3]),
+        ("tts_config.top_p", [0, -0.1, 1.5]),
+        ("tts_config.noise_scale", [-0.001]),
+        ("tts_config.guidance_scale", [10**400]),
+        ("tts_config.audio_prompt_duration", [0, -3, 1e9]),
+        ("audio_config.preprocessor.log_zero_guard_value", [0]),
+        ("audio_config.preprocessor.window_stride", [0, -0.01]),
+        ("frame_duration", [0, -0.08]),
+        ("function_channel_weight", [1e39]),
+    ],
+)
+def test_a_number_outside_its_range_is_refused_by_its_path(path, values) -> None:
+    for value in [*values, math.nan, math.inf, "nan", "-inf"]:
+        assert f"{path} must be " in refusal(**{path: value})
+
+
+def test_the_ends_of_the_ranges_are_accepted() -> None:
+    config = parsed(**{"tts_config.top_p": 1, "tts_config.noise_scale": 0, "codec_config.blocks_per_stage": 0})
+    assert (config.tts_config.top_p, config.tts_config.noise_scale, config.codec_config.blocks_per_stage) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("limit", [[0.1, 0.001], ["inf", "inf"], [-1, 1], ["nan", 1], [0.1], [0, 1, 2]])
+def test_a_time_step_limit_that_is_no_interval_is_refused(limit) -> None:
+    assert "text_config.time_step_limit must be " in refusal(**{"text_config.time_step_limit": limit})
+
+
+def test_a_window_that_the_transform_cannot_hold_is_refused() -> None:
+    # at 16 kHz; the transform takes 512 samples
+    message = refusal(**{"audio_config.preprocessor.window_size": 0.04})
+    assert "window_size is 640 samples; expected 1 to n_fft 512" in message
+    assert "window_stride must be " in refusal(**{"audio_config.preprocessor.window_stride": 1e-5})
+
+
+def test_a_voice_prompt_of_no_whole_frame_is_refused() -> None:
+    assert "0.079 is less than one frame of 0.08 s" in refusal(**{"tts_config.audio_prompt_duration": 0.079})
+
+
+@pytest.mark.parametrize("depth", [*range(850, 1000, 5), 100_000])
+def test_json_that_is_nested_too_deeply_is_refused_in_one_line(tmp_path, depth) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(TINY)[:-1] + ', "speaker": ' + "[" * depth + "]" * depth + "}", encoding="utf-8")
+    with pytest.raises(ConfigError) as error:
+        VoiceChatConfig.from_file(path)
+    assert str(error.value).startswith(str(path)) and "\n" not in str(error.value)

@@ -122,13 +122,19 @@ def test_places_that_hold_something_else_are_refused_and_left_alone(tiny_bf16, t
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "letter.txt").write_text("mine", encoding="utf-8")
     (tmp_path / "link").symlink_to(tmp_path / "folder")
-    own = Path(shutil.copytree(tiny_bf16, tmp_path / "own"))
+    own = Path(shutil.copytree(tiny_bf16, tmp_path / "around" / "own"))
+    (tmp_path / "around" / "SHA256SUMS").touch()  # the mark of a conversion, which may be replaced
+    (tmp_path / "way").symlink_to(own)
     before = contents(tmp_path)
     for name, message in {
         "file": "is not a folder",
         "folder": "holds something else than a converted checkpoint",
         "link": "is not a folder",
-        "own": "is the source itself",
+        "around/own": "is the source itself",
+        "around/own/sub": "is inside the source",
+        "around/own/rnnt_tokenizer/sub": "is inside the source|does not exist",
+        "way/sub": "is inside the source",
+        "around": "holds the source",
         "none/out": "does not exist; make it with: mkdir -p",
     }.items():
         with pytest.raises(OutputError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
 
@@ -73,10 +74,66 @@ def test_a_device_is_written_and_not_replaced() -> None:
     assert not Path(os.devnull).is_file()
 
 
+@pytest.mark.parametrize("name", ["/dev/fd/{}", "/proc/self/fd/{}", "/proc/{process}/fd/{}"])
+def test_a_pipe_gets_the_whole_content_when_the_block_ends_and_stays_open(name) -> None:
+    reader, writer = os.pipe()
+    path = name.format(writer, process=os.getpid())
+    if not os.path.exists(path):
+        pytest.skip(f"this system has no {name}")
+    with replacing(path) as place, place.open("w+b") as file:  # back and forth, as a pipe itself cannot be written
+        file.write(b"whale")
+        file.seek(2)
+        file.write(b"o")
+    os.write(writer, b".")
+    os.close(writer)
+    with os.fdopen(reader, "rb") as pipe:
+        assert pipe.read() == b"whole."
+    assert not place.exists()
+
+
+def test_a_failure_midway_sends_nothing_into_a_pipe(tmp_path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(KeyboardInterrupt), replacing(tmp_path / "pipe") as place:
+        place.write_text("half")
+        raise KeyboardInterrupt
+    assert os.read(reader, 9) == b""
+    os.close(reader)
+    assert names(tmp_path) == ["pipe"] and not place.exists()
+
+
+def test_an_open_file_is_written_on_where_it_stands(tmp_path) -> None:
+    with (tmp_path / "a.txt").open("wb", buffering=0) as file:
+        file.write(b"first ")
+        with replacing(f"/dev/fd/{file.fileno()}") as place:
+            place.write_text("second ")
+        file.write(b"third")
+    assert (tmp_path / "a.txt").read_text() == "first second third"
+
+
+def test_what_is_not_open_for_writing_is_refused(tmp_path) -> None:
+    (tmp_path / "a.txt").touch()
+    with (tmp_path / "a.txt").open("rb") as file, pytest.raises(OutputError, match="is open for reading only"):
+        number = file.fileno()
+        check_output(f"/dev/fd/{number}")
+    for number in (number, 9**30):  # closed by now
+        with pytest.raises(OutputError, match="is not open"):
+            check_output(f"/dev/fd/{number}")
+
+
+def test_a_socket_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)  # the name of a socket must be short
+    with socket.socket(socket.AF_UNIX) as there:
+        there.bind("there")
+        with pytest.raises(OutputError, match="is a socket"):
+            check_output("there")
+
+
 def test_places_that_cannot_be_written_are_refused(tmp_path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     for place, message in [
+        ("", "the name of an output file is empty"),
         (tmp_path, "is a folder"),
         (tmp_path / "none" / "a", "does not exist; make it with"),
         (tmp_path / "file" / "a", "does not exist"),

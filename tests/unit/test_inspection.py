@@ -86,3 +86,10 @@ def test_the_bundled_model_can_be_inspected(capsys) -> None:
     captured = capsys.readouterr()
     assert "total" in captured.out
     assert captured.err.count("\n") == 1 and "no model was named: using the bundled tiny one" in captured.err
+
+
+def test_an_index_that_leads_beyond_its_table_is_a_problem(tmp_path, capsys) -> None:
+    folder, name = make(tmp_path, "fp32"), "tts_model.codec_silence_tokens"
+    rewrite(folder, lambda tensors: tensors.update({name: mx.full((31,), 10**9, mx.int32)}))
+    assert main(["inspect", "-m", str(folder)]) == 2
+    assert f"{name} holds 1000000000; expected 0 to 28" in capsys.readouterr().out

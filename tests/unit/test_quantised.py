@@ -166,3 +166,11 @@ def test_the_report_counts_what_packed_weights_stand_for(tiny_4bit, tiny_bf16) -
         report = survey(VoiceChat(checkpoint.config), checkpoint.tensors(), checkpoint.config)
         counts.append(report.networks["llm"].parameters)
     assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("suffix", ["scales", "biases"])
+@pytest.mark.parametrize("dtype", [mx.int32, mx.uint32])
+def test_scales_and_biases_that_are_integers_are_refused(tiny_4bit, suffix, dtype) -> None:
+    name = f"{HEAD}.{suffix}"
+    message = refusal(tiny_4bit, tensors=lambda tensors: tensors.update({name: mx.ones(tensors[name].shape, dtype)}))
+    assert message == f"{name} holds {str(dtype).rpartition('.')[2]}; expected floating point numbers"

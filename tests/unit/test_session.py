@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import mlx.core as mx
 import numpy as np
 import pytest
 
+import voicechat_mlx as vc
 from tests.models import SHALLOW, build, hasty, shallow, speech, tiny, tokenizer
 from tests.talks import assert_identical, outcome, talk
 from voicechat_mlx import AudioError, ConfigError, Session, SessionError
@@ -235,3 +237,54 @@ def test_only_audio_has_samples_and_none_has_audio() -> None:
         names = set(kind.__dataclass_fields__)
         assert ("samples" in names) is (kind is Audio)
         assert "audio" not in names
+
+
+def test_a_session_broken_off_in_a_push_says_so_instead_of_going_on_out_of_step(monkeypatch) -> None:
+    session = vc.Session(shallow(), "")
+    session.push(speech(0.2))
+    with monkeypatch.context() as patched:
+        patched.setattr(session._pipeline, "advance", _interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.push(speech(0.2))
+    with pytest.raises(vc.SessionError, match="broken off"):
+        session.push(speech(0.2))
+    with pytest.raises(vc.SessionError, match="broken off"):
+        session.finish()
+
+
+def _interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.0, None, "1"])
+def test_a_seed_must_be_a_whole_number_that_fits(seed: object) -> None:
+    with pytest.raises(vc.VoiceChatError, match="seed"):
+        vc.Session(shallow(), "", seed=seed)
+
+
+@pytest.mark.parametrize("pcm", [[[0.1], [0.1, 0.2]], mx.zeros(3, mx.bfloat16), object()])
+def test_what_is_no_array_of_numbers_is_refused_and_the_session_goes_on(pcm: object) -> None:
+    session = vc.Session(shallow(), "")
+    with pytest.raises(vc.AudioError):
+        session.push(pcm)
+    session.push(speech(0.1))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"conventions": ["mlx"]},
+        {"conventions": "Mlx"},
+        {"extra_decoding_seconds": "1"},
+        {"extra_decoding_seconds": None},
+    ],
+)
+def test_wrong_arguments_of_generate_are_input_errors(options: dict) -> None:
+    with pytest.raises(vc.InputError):
+        vc.generate(shallow(), speech(0.1), **options)
+
+
+@pytest.mark.parametrize(("source", "dtype"), [(3, "auto"), (b"x", "auto"), (None, ["auto"]), (None, "half")])
+def test_wrong_arguments_of_load_are_input_errors(source: object, dtype: object) -> None:
+    with pytest.raises(vc.InputError):
+        vc.load(source, dtype)

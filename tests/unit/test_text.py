@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from voicechat_mlx.errors import CheckpointError
+from voicechat_mlx.errors import CheckpointError, InputError
 from voicechat_mlx.text import CharacterTable, Detokenizer, RnntPieces, TextTokenizer, decode_pieces
 
 BOS, EOS = 1, 2
@@ -220,3 +220,28 @@ def test_a_tokenizer_that_does_not_work_on_bytes_is_refused(tmp_path) -> None:
     Tokenizer(models.WordLevel(words, unk_token="<")).save(str(path))
     with pytest.raises(CheckpointError, match="not a byte-level BPE"):
         TextTokenizer(path)
+
+
+# --- what the file says about batches, and prompts that are no text ---
+
+
+def test_truncation_and_padding_in_the_file_change_no_prompt(tokenizer, tiny_fp32, tmp_path) -> None:
+    changed = Tokenizer.from_file(str(tiny_fp32 / "tokenizer.json"))
+    changed.enable_truncation(2)
+    changed.enable_padding(length=64)
+    changed.save(str(tmp_path / "tokenizer.json"))
+    text = "what is the capital of France?"
+    assert TextTokenizer(tmp_path / "tokenizer.json").encode(text) == tokenizer.encode(text)
+
+
+@pytest.mark.parametrize("prompt", [b"Be concise.", b"", 0, 7, ["Be", "concise"], [], True])
+def test_a_prompt_that_is_not_text_is_refused(tokenizer, prompt) -> None:
+    with pytest.raises(InputError, match=f"a prompt must be text .*, found {type(prompt).__name__}$"):
+        tokenizer.prompt_ids(prompt, bos=BOS, eos=EOS)
+
+
+@pytest.mark.parametrize("half", ["\ud800", "\udfff", "\udc80"])
+def test_a_prompt_with_half_a_character_is_refused_with_its_place(tokenizer, half) -> None:
+    with pytest.raises(InputError, match=r"half a character, .* at place 3") as error:
+        tokenizer.prompt_ids(f"Be {half}!", bos=BOS, eos=EOS)
+    str(error.value).encode()  # can be printed

@@ -121,3 +121,50 @@ def test_loading_empties_the_mapping_so_that_no_tensor_is_held_twice(tiny_bf16) 
     assert tensors == {}
     # beside what the model holds: one tensor as stored, and its absolute values while it is checked
     assert mx.get_peak_memory() - before <= held + 3 * largest
+
+
+# --- index tables: MLX does not check an index, so a wrong one would end the process ---
+
+CONTINUATION, SPECIAL = (
+    f"tts_model.tts_model.embed_subword.{name}"
+    for name in ("subword_flag_emb.is_continuation", "bos_eos_emb.special_flags")
+)
+SILENCE = "tts_model.codec_silence_tokens"
+
+
+def pad_of(table: str) -> str:
+    return f"{table.rpartition('.')[0]}.pad_tensor"
+
+
+@pytest.mark.parametrize("value", [-1, 10**9, 2**32 + 1, "limit"])
+@pytest.mark.parametrize(
+    ("name", "shape", "limit"),
+    [
+        (SILENCE, (31,), 29),  # codes
+        (CONTINUATION, (390,), 2),  # rows of cont_emb
+        (SPECIAL, (389,), 3),  # rows of special_emb
+        (pad_of(CONTINUATION), (), 390),  # entries of its table
+        (pad_of(SPECIAL), (), 389),
+    ],
+)
+def test_an_index_that_leads_beyond_its_table_is_refused(tiny_fp32, name, shape, limit, value) -> None:
+    value = limit if value == "limit" else value
+    table = mx.zeros(shape, mx.int64)
+    if shape:
+        table[-1] = value
+    else:
+        table = mx.array(value, mx.int64)
+    message = refusal(tiny_fp32, lambda tensors: tensors.update({name: table}))
+    assert message == f"{name} holds {value}; expected 0 to {limit - 1}"
+
+
+@pytest.mark.parametrize("name", [CONTINUATION, SPECIAL])
+@pytest.mark.parametrize("shape", [(), (0,), (1,), (388,), (389, 1), (1, 390)])
+def test_a_flag_table_has_an_entry_for_every_id_along_one_axis(tiny_fp32, name, shape) -> None:
+    message = refusal(tiny_fp32, lambda tensors: tensors.update({name: mx.zeros(shape, mx.int64)}))
+    assert message == f"{name} is {shape}; expected one axis of 389 entries (vocab_size) or more"
+
+
+def test_control_codes_may_be_any_integers(tiny_fp32) -> None:
+    codes = mx.array([-5, 10**6, 3], mx.int64)
+    loaded(tiny_fp32, lambda tensors: tensors.update({"tts_model._control_codes": codes}))

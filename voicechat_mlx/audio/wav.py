@@ -65,7 +65,11 @@ def read_audio(path: str | os.PathLike[str], sample_rate: int = INPUT_SAMPLE_RAT
 
 def check_samples(array: npt.ArrayLike, name: str = "audio", *, allow_empty: bool = False) -> Samples:
     """Floats [n], full scale ±1, n ≥ 1 (or 0 when allowed) → float32 [n]. Raises AudioError naming `name`."""
-    samples = np.asarray(array)
+    try:
+        samples = np.asarray(array)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, arrays of types that NumPy does not have
+        reason = str(error).splitlines()[0]
+        raise AudioError(f"{name} is not an array of numbers ({reason}); give float32 [n]") from None
     if samples.dtype.kind != "f":
         raise AudioError(f"{name} holds {samples.dtype} values; expected floats within ±1 (int16: divide by 32768)")
     if samples.ndim != 1:
@@ -83,9 +87,10 @@ def check_samples(array: npt.ArrayLike, name: str = "audio", *, allow_empty: boo
 
 def sample_count(seconds: float, sample_rate: int = INPUT_SAMPLE_RATE) -> int:
     """Seconds of silence to append → whole samples, rounded. Raises InputError unless 0 ≤ seconds ≤ an hour."""
-    if not (math.isfinite(seconds) and 0 <= seconds <= LONGEST_SILENCE_SECONDS):
+    number = isinstance(seconds, int | float | np.integer | np.floating)
+    if not (number and math.isfinite(seconds) and 0 <= seconds <= LONGEST_SILENCE_SECONDS):
         raise InputError(
-            f"{seconds} seconds of silence cannot be appended; give a number from 0 to {LONGEST_SILENCE_SECONDS:.0f}"
+            f"{seconds!r} seconds of silence cannot be appended; give a number from 0 to {LONGEST_SILENCE_SECONDS:.0f}"
         )
     return round(seconds * sample_rate)
 
@@ -120,6 +125,8 @@ def write_wav(path: str | os.PathLike[str], samples: npt.ArrayLike, sample_rate:
 
 def _read_bytes(name: str) -> bytes:
     """The whole file, or AudioError with what to do."""
+    if not name:
+        raise AudioError("the name of the sound file is empty")
     try:
         mode = Path(name).stat().st_mode
         if stat.S_ISDIR(mode):

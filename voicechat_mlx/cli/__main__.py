@@ -6,11 +6,15 @@ Commands import MLX inside their functions, so that `--help` is instant and wron
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from voicechat_mlx import __version__
-from voicechat_mlx.cli import convert, generate, inspect, trace, verify
-from voicechat_mlx.cli.common import DONE, Parser, UsageError, guarded, log_on_stderr
+try:
+    from collections.abc import Sequence
+
+    from voicechat_mlx import __version__
+    from voicechat_mlx.cli import convert, generate, inspect, trace, verify
+    from voicechat_mlx.cli.common import DONE, Parser, UsageError, guarded, log_on_stderr
+except KeyboardInterrupt:  # from here on `guarded` says so
+    raise SystemExit("voicechat: interrupted") from None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,29 +1,26 @@
-"""What every command shares: one-line errors, exit codes, output, the log, checks of output paths, the progress bar."""
+"""What every command shares: one-line errors, exit codes, the log, the progress bar."""
 
 from __future__ import annotations
 
 import argparse
 import logging
-import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
-from voicechat_mlx.errors import InputError, OutputError, VoiceChatError
-from voicechat_mlx.files import check_output
+from voicechat_mlx.cli.streams import complain, flush, printable, standard_streams
+from voicechat_mlx.errors import InputError, VoiceChatError
 
 DONE, FAILED, WRONG_INPUT = 0, 1, 2
 """Exit codes: finished, failed while running, the caller's input is wrong."""
 BUNDLED_QUESTION = Path(__file__).parent.parent / "bundled" / "question.wav"
 """A spoken question that comes with the package."""
-ENDINGS = {"--output-audio": ".wav", "--plot": ".png", "--output": ".safetensors"}
-"""Options that write one format only → the ending that says so; a name without an ending will do as well."""
-CONTROL = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
-"""What could steer a terminal or turn a line round: control characters but newline, line separators, bidi marks."""
+LONG_WORD = re.compile(r"'([^'\s]{40})[^'\s]{20,}'")
+"""In argparse's messages: a value that would fill the screen."""
 
 
 class UsageError(InputError):
@@ -38,43 +35,42 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Instead of printing the usage and leaving."""
+        message = LONG_WORD.sub(r"'\1…'", message)
         question = f" (to try it out: --audio {BUNDLED_QUESTION})" if "required: --audio" in message else ""
         raise UsageError(f"{message}{question}; `{self.prog} --help` lists what there is")
 
 
-def printable(text: str) -> str:
-    """The text with control characters spelled out in hexadecimal, as in a Python string; newlines stay."""
-    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
-
-
-def say(text: str) -> None:
-    """Print what may hold a model's or a file's words."""
-    print(printable(text))
-
-
 def guarded(work: Callable[[], int], *, debug: bool) -> int:
     """The exit code of `work`; an exception becomes one line on stderr, behind its traceback with `debug`."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a letter gets a question mark
+    with standard_streams():
+        try:
+            return _with_all_said(work)
+        except BrokenPipeError:  # the reader left, which is no fault
+            return FAILED
+        except KeyboardInterrupt:
+            line, code = "interrupted", FAILED
+        except VoiceChatError as error:
+            line, code = str(error), WRONG_INPUT if isinstance(error, InputError) else FAILED
+            _show_traceback(debug)
+        except MemoryError as error:
+            line, code = f"out of memory ({error}); use shorter audio or a smaller model", FAILED
+            _show_traceback(debug)
+        except Exception as error:
+            advice = _library_advice(error) if isinstance(error, ImportError) else None
+            line, code = f"{type(error).__name__}: {error}; {advice or '--debug shows where'}", FAILED
+            _show_traceback(debug)
+        complain(f"voicechat: {printable(' '.join(line.split()))}")
+        return code
+
+
+def _with_all_said(work: Callable[[], int]) -> int:
+    """The exit code of `work` once all that it said is written; `--help` says things, too, and ends in SystemExit."""
     try:
-        return work()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader left; keep the flush at exit quiet
-        return FAILED
-    except KeyboardInterrupt:
-        line, code = "interrupted", FAILED
-    except VoiceChatError as error:
-        line, code = str(error), WRONG_INPUT if isinstance(error, InputError) else FAILED
-        _show_traceback(debug)
-    except MemoryError as error:
-        line, code = f"out of memory ({error}); use shorter audio or a smaller model", FAILED
-        _show_traceback(debug)
-    except Exception as error:
-        advice = _library_advice(error) if isinstance(error, ImportError) else None
-        line, code = f"{type(error).__name__}: {error}; {advice or '--debug shows where'}", FAILED
-        _show_traceback(debug)
-    print("voicechat:", printable(" ".join(line.split())), file=sys.stderr)
+        code = work()
+    except SystemExit:
+        flush()
+        raise
+    flush()
     return code
 
 
@@ -96,21 +92,6 @@ def log_on_stderr(*, debug: bool) -> Iterator[None]:
     finally:
         logger.removeHandler(handler)
         logger.setLevel(previous)
-
-
-def check_outputs(places: Mapping[str, str | None], question: str | None = None) -> None:
-    """Every option's output path must be writable, named once, and end as its format does. Raises OutputError."""
-    taken = {Path(os.path.realpath(question)): "--audio"} if question else {}
-    for option, place in places.items():
-        if place is None:
-            continue
-        target = check_output(place)
-        if target in taken and not target.is_char_device():
-            raise OutputError(f"{option} and {taken[target]} both name {place}; choose another name for one of them")
-        taken[target] = option
-        ending, expected = Path(place).suffix, ENDINGS.get(option)
-        if expected and ending and ending.lower() != expected and not target.is_fifo():
-            raise OutputError(f"{option} {place} would not be a {ending} file; end its name in {expected}")
 
 
 @contextmanager
@@ -148,4 +129,4 @@ def _library_advice(error: ImportError) -> str | None:
 
 def _show_traceback(debug: bool) -> None:
     if debug:
-        traceback.print_exc()
+        complain(traceback.format_exc().rstrip())

@@ -10,7 +10,9 @@ import argparse
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from voicechat_mlx.cli.common import UsageError, progress_bar, say
+from voicechat_mlx.cli import options
+from voicechat_mlx.cli.common import UsageError, progress_bar
+from voicechat_mlx.cli.streams import say
 
 if TYPE_CHECKING:
     from voicechat_mlx.convert import Options, Plan
@@ -20,12 +22,19 @@ def add_command(commands: Any) -> None:
     """Register the command with argparse's sub-parsers."""
     parser = commands.add_parser("convert", help="convert or quantise a checkpoint", description=__doc__)
     parser.add_argument(
-        "source", metavar="SOURCE", help="folder or Hub id: the publisher's float32 file, or any VoiceChat"
+        "source",
+        type=options.path,
+        metavar="SOURCE",
+        help="folder or Hub id: the publisher's float32 file, or any VoiceChat",
     )
-    parser.add_argument("out", metavar="OUT", help="folder to make; an earlier conversion there is replaced")
-    parser.add_argument("--bits", type=int, choices=(4, 8), help="quantise to so many bits (default: do not quantise)")
     parser.add_argument(
-        "--group-size", type=int, choices=(32, 64, 128), help="numbers that share a scale (default: 64)"
+        "out", type=options.path, metavar="OUT", help="folder to make; an earlier conversion there is replaced"
+    )
+    parser.add_argument(
+        "--bits", type=options.whole, choices=(4, 8), help="quantise to so many bits (default: do not quantise)"
+    )
+    parser.add_argument(
+        "--group-size", type=options.whole, choices=(32, 64, 128), help="numbers that share a scale (default: 64)"
     )
     parser.add_argument(
         "--quantize",
@@ -35,6 +44,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16", help="of everything else (default: bf16)")
     parser.add_argument(
         "--tokenizer",
+        type=options.path,
         metavar="DIR",
         help="folder with tokenizer.json, and for the publisher's source the config.json of its language model",
     )

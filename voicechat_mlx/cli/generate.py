@@ -5,10 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import check_outputs, progress_bar, say
+from voicechat_mlx.cli.common import progress_bar
+from voicechat_mlx.cli.outputs import check_model_is_kept, check_outputs
+from voicechat_mlx.cli.streams import say
 from voicechat_mlx.errors import VoiceChatError
 
 if TYPE_CHECKING:
@@ -21,10 +24,16 @@ def add_command(commands: Any) -> None:
     options.add_model_options(parser)
     options.add_question_options(parser)
     parser.add_argument(
-        "--output-audio", required=True, metavar="OUT.wav", help="the answer: mono 16-bit WAV, whose name ends in .wav"
+        "--output-audio",
+        type=options.path,
+        required=True,
+        metavar="OUT.wav",
+        help="the answer: mono 16-bit WAV, whose name ends in .wav",
     )
-    parser.add_argument("--json", metavar="FILE", help="also write texts, ids, codes and timings")
-    parser.add_argument("--plot", metavar="FILE.png", help="also draw the timeline, a PNG (needs matplotlib)")
+    parser.add_argument("--json", type=options.path, metavar="FILE", help="also write texts, ids, codes and timings")
+    parser.add_argument(
+        "--plot", type=options.path, metavar="FILE.png", help="also draw the timeline, a PNG (needs matplotlib)"
+    )
     parser.set_defaults(run=run)
 
 
@@ -37,6 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
 
         require_matplotlib()
     question = options.load_question(arguments)
+    check_model_is_kept(outputs, arguments.model)
     model = options.load_model(arguments)
 
     import voicechat_mlx
@@ -59,8 +69,11 @@ def run(arguments: argparse.Namespace) -> None:
 
             with replacing(arguments.plot) as place:
                 draw(timeline_of(model, question, result), place)
-    finally:  # the texts last, so that a reader who stops listening loses no file; but in any case
-        _show(result)
+    except BaseException:  # the texts are shown in any case, but what went wrong first is what is told
+        with suppress(OSError, VoiceChatError):
+            _show(result)
+        raise
+    _show(result)  # last, so that a reader who stops listening loses no file
 
 
 def _show(result: VoiceChatResult) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import say
+from voicechat_mlx.cli.streams import say
 from voicechat_mlx.errors import CheckpointError
 
 if TYPE_CHECKING:

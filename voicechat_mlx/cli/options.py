@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.conventions import PROFILES
@@ -13,19 +14,27 @@ if TYPE_CHECKING:
     from voicechat_mlx.model import VoiceChat
 
 DTYPES = ("auto", "float32", "bfloat16")
+WHOLE = re.compile(r"[+-]?[0-9]{1,999}")
+"""Python itself gives up on numbers of more than a few thousand digits."""
 
 
 def add_model_options(parser: argparse.ArgumentParser) -> None:
     """Options of every command."""
     parser.add_argument(
-        "-m", "--model", metavar="MODEL", help="checkpoint folder or Hub id (default: the bundled model)"
+        "-m",
+        "--model",
+        type=path,
+        metavar="MODEL",
+        help="checkpoint folder or Hub id (default: the bundled model)",
     )
     parser.add_argument("--debug", action="store_true", help="tell more, and show where an error happened")
 
 
 def add_question_options(parser: argparse.ArgumentParser) -> None:
     """Options of the commands that answer a recording."""
-    parser.add_argument("--audio", required=True, metavar="IN", help="the question: WAV, FLAC, OGG or MP3, any rate")
+    parser.add_argument(
+        "--audio", type=path, required=True, metavar="IN", help="the question: WAV, FLAC, OGG or MP3, any rate"
+    )
     parser.add_argument(
         "-p",
         "--prompt",
@@ -34,7 +43,7 @@ def add_question_options(parser: argparse.ArgumentParser) -> None:
         help="system prompt; '' for none (default: the checkpoint's own)",
     )
     parser.add_argument(
-        "-n", type=int, metavar="N", help="accepted and ignored: the answer is as long as the recording"
+        "-n", type=whole, metavar="N", help="accepted and ignored: the answer is as long as the recording"
     )
     parser.add_argument(
         "--extra-decoding-seconds",
@@ -82,6 +91,30 @@ def generation_options(arguments: argparse.Namespace) -> dict[str, Any]:
     }
 
 
+def path(text: str) -> str:
+    """For argparse: the name of a file or folder, or a Hub id; never empty, as an unset variable of a script is."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name given is empty")
+    return text
+
+
+def whole(text: str) -> int:
+    """For argparse: a whole number in ASCII digits."""
+    if not WHOLE.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number")
+    return int(text)
+
+
+def number(text: str) -> float:
+    """For argparse: a number of seconds in ASCII, without Python's underscores."""
+    try:
+        if not text.isascii() or "_" in text:
+            raise ValueError
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+
+
 def _prompt(text: str) -> str:
     try:
         text.encode()
@@ -93,16 +126,15 @@ def _prompt(text: str) -> str:
 def _seconds(text: str) -> float:
     from voicechat_mlx.audio.wav import sample_count
 
+    seconds = number(text)
     try:
-        sample_count(float(text))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds") from None
+        sample_count(seconds)
     except InputError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    return float(text)
+    return seconds
 
 
 def _seed(text: str) -> int:
-    if not (text.isdecimal() and int(text) < 2**64):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to 2^64 - 1")
+    if not (WHOLE.fullmatch(text) and 0 <= int(text) < 2**64):
+        raise argparse.ArgumentTypeError(f"the seed {text!r} is not a whole number from 0 to 2^64 - 1")
     return int(text)

@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import check_outputs, progress_bar, say
+from voicechat_mlx.cli.common import progress_bar
+from voicechat_mlx.cli.outputs import check_model_is_kept, check_outputs
+from voicechat_mlx.cli.streams import say
 
 
 def add_command(commands: Any) -> None:
@@ -17,6 +19,7 @@ def add_command(commands: Any) -> None:
     options.add_question_options(parser)
     parser.add_argument(
         "--output",
+        type=options.path,
         required=True,
         metavar="OUT.safetensors",
         help="activations by name, in a file whose name ends in .safetensors",
@@ -26,8 +29,10 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Same inputs as `generate`; floats are written as float32, ids as int32."""
-    check_outputs({"--output": arguments.output}, arguments.audio)
+    outputs = {"--output": arguments.output}
+    check_outputs(outputs, arguments.audio)
     question = options.load_question(arguments)
+    check_model_is_kept(outputs, arguments.model)
     model = options.load_model(arguments)
 
     import numpy as np

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from voicechat_mlx.cli import options
-from voicechat_mlx.cli.common import BUNDLED_QUESTION, UsageError, progress_bar, say
+from voicechat_mlx.cli.common import BUNDLED_QUESTION, UsageError, progress_bar
+from voicechat_mlx.cli.streams import say
 from voicechat_mlx.errors import InputError, OutputError, VoiceChatError
 
 
@@ -22,15 +23,24 @@ def add_command(commands: Any) -> None:
     parser = commands.add_parser("verify", help="compare with the PyTorch twin, block by block", description=__doc__)
     options.add_model_options(parser)
     parser.add_argument(
-        "--audio", default=str(BUNDLED_QUESTION), metavar="IN", help="speech to go through (default: a question)"
+        "--audio",
+        type=options.path,
+        default=str(BUNDLED_QUESTION),
+        metavar="IN",
+        help="speech to go through (default: a question)",
     )
-    parser.add_argument("--seconds", type=float, default=2.0, metavar="S", help="how much of it (default: 2)")
-    parser.add_argument("--report", metavar="DIR", help="also write verify.md, verify.json and verify.png there")
+    parser.add_argument("--seconds", type=options.number, default=2.0, metavar="S", help="how much of it (default: 2)")
+    parser.add_argument(
+        "--report", type=options.path, metavar="DIR", help="also write verify.md, verify.json and verify.png there"
+    )
     parser.add_argument(
         "--dtype", choices=options.DTYPES, default="auto", help="precision of MLX's side (default: auto, by machine)"
     )
     parser.add_argument(
-        "--against", metavar="MODEL", help="another checkpoint for the twin: see what quantising did, judge nothing"
+        "--against",
+        type=options.path,
+        metavar="MODEL",
+        help="another checkpoint for the twin: see what quantising did, judge nothing",
     )
     parser.add_argument("--force", action="store_true", help="go on although memory will not do")
     parser.set_defaults(run=run)

@@ -23,7 +23,7 @@ def divides(where: str, config: object, divisor: str, dividend: str) -> None:
 
 @contextmanager
 def faults_named(path: Path) -> Iterator[None]:
-    """A ConfigError from within names `path` in place of a bare config.json."""
+    """A ConfigError from within names `path` in place of a bare config.json; a value too deep to be shown is one."""
     try:
         yield
     except ConfigError as error:
@@ -31,3 +31,5 @@ def faults_named(path: Path) -> Iterator[None]:
         if str(path) not in message:
             message = f"{path}: {message.removeprefix('config.json: ')}"
         raise ConfigError(message) from None
+    except RecursionError:
+        raise ConfigError(f"{path} holds lists or objects nested too deeply; download the checkpoint again") from None

@@ -1,6 +1,7 @@
 """Fill frozen dataclasses from JSON, strictly: wrong types and values that are not implemented are errors.
 
-`only(...)` marks a field that the file may name but whose other values would change the maths.
+`only(...)` marks a field that the file may name but whose other values would change the maths; `within(...)` of
+`ranges` one whose numbers are not what its type says: whole numbers are sizes, floats are finite.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import types
 import typing
 from typing import Any
 
+from voicechat_mlx.config.ranges import out_of_range
 from voicechat_mlx.errors import ConfigError
 
 
@@ -34,6 +36,9 @@ def parse(cls: type, values: dict[str, Any], path: str, unknown: dict[str, Any])
         if allowed is not None and known[key] not in allowed:
             names = " or ".join(repr(choice) for choice in allowed)
             raise ConfigError(f"config.json: {path}{key} is {value!r}; only {names} is implemented")
+        trouble = out_of_range(fields[key].metadata, known[key])
+        if trouble:
+            raise ConfigError(f"config.json: {path}{key} {trouble}")
     return known
 
 
@@ -53,7 +58,7 @@ def _convert(hint: Any, value: Any, path: str, unknown: dict[str, Any]) -> Any:
     if hint is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         try:
             return float(value)
-        except ValueError:
+        except (ValueError, OverflowError):
             raise ConfigError(f"config.json: {path} must be a number, found {value!r}") from None
     if hint is int and isinstance(value, float) and value.is_integer():
         return int(value)

@@ -7,6 +7,19 @@ from dataclasses import dataclass, field
 
 from voicechat_mlx.config.checks import divides, require
 from voicechat_mlx.config.parsing import only
+from voicechat_mlx.config.ranges import (
+    EXPONENT,
+    FREQUENCIES,
+    INDEX,
+    NOT_NEGATIVE,
+    NOT_NEGATIVE_OR_INFINITE,
+    POSITIVE,
+    SECONDS,
+    SHARE,
+    SMALL,
+    SMALL_OR_NONE,
+    within,
+)
 
 PUBLISHED_PATTERN = "M-M-M-MM-M-M-M*-M-M-M*-M-M-M-M*-M-M-M-M*-M-MM-M-M-M-M-M-"
 
@@ -18,7 +31,7 @@ class TextConfig:
     model_type: str = only("nemotron_h")
     hidden_size: int = 4480
     intermediate_size: int = 15680
-    num_hidden_layers: int = 56
+    num_hidden_layers: int = within(SMALL, 56)
     num_attention_heads: int = 40
     num_key_value_heads: int = 8
     head_dim: int = 128
@@ -34,11 +47,11 @@ class TextConfig:
     attention_bias: bool = only(False)
     mlp_hidden_act: str = only("relu2")
     mamba_hidden_act: str = only("silu")
-    layer_norm_epsilon: float = 1e-5
+    layer_norm_epsilon: float = within(POSITIVE, 1e-5)
     vocab_size: int = 131072
     max_position_embeddings: int = 131072
     hybrid_override_pattern: str = PUBLISHED_PATTERN
-    time_step_limit: tuple[float, ...] = (0.0, math.inf)
+    time_step_limit: tuple[float, ...] = within(NOT_NEGATIVE_OR_INFINITE, (0.0, math.inf))
 
     def __post_init__(self) -> None:
         pattern, layers = self.hybrid_override_pattern, self.num_hidden_layers
@@ -49,7 +62,11 @@ class TextConfig:
         )
         divides("text_config", self, "num_key_value_heads", "num_attention_heads")
         divides("text_config", self, "n_groups", "mamba_num_heads")
-        require(len(self.time_step_limit) == 2, "text_config.time_step_limit must be [low, high]")
+        limit = self.time_step_limit
+        require(
+            len(limit) == 2 and limit[0] <= limit[1] and limit[0] < math.inf,
+            f"text_config.time_step_limit must be [low, high] with a finite low <= high, found {list(limit)}",
+        )
 
     @property
     def mamba_width(self) -> int:
@@ -67,17 +84,22 @@ class PreprocessorConfig:
     """The log-mel frontend."""
 
     sample_rate: int = 16000
-    features: int = 128
-    n_fft: int = 512
-    window_size: float = 0.025
-    window_stride: float = 0.01
+    features: int = within(FREQUENCIES, 128)
+    n_fft: int = within(FREQUENCIES, 512)
+    window_size: float = within(SECONDS, 0.025)
+    window_stride: float = within(SECONDS, 0.01)
     window: str = only("hann")
     preemph: float = 0.97
     log: bool = only(True)
     normalize: str = only("NA", "none", "NONE")
-    log_zero_guard_value: float = 2.0**-24
+    log_zero_guard_value: float = within(POSITIVE, 2.0**-24)
     mag_power: float = only(2.0)
     pad_to: int = only(0)
+
+    def __post_init__(self) -> None:
+        where, window, hop = "audio_config.preprocessor", self.window_length, self.hop_length
+        require(hop > 0, f"{where}.window_stride {self.window_stride} is less than one sample")
+        require(0 < window <= self.n_fft, f"{where}.window_size is {window} samples; expected 1 to n_fft {self.n_fft}")
 
     @property
     def window_length(self) -> int:
@@ -95,7 +117,7 @@ class EncoderConfig:
     """The FastConformer speech encoder."""
 
     feat_in: int = 128
-    n_layers: int = 24
+    n_layers: int = within(SMALL, 24)
     d_model: int = 1024
     n_heads: int = 8
     ff_expansion_factor: int = 4
@@ -108,7 +130,7 @@ class EncoderConfig:
     conv_norm_type: str = only("layer_norm")
     self_attention_model: str = only("rel_pos")
     att_context_style: str = only("chunked_limited")
-    att_context_size: tuple[int, ...] = (70, 0)
+    att_context_size: tuple[int, ...] = within(INDEX, (70, 0))
     pos_emb_max_len: int = 5000
     use_bias: bool = only(False)
     xscaling: bool = only(False)
@@ -133,7 +155,7 @@ class DecoderConfig:
     """The RNNT prediction network."""
 
     pred_hidden: int = 640
-    pred_rnn_layers: int = 2
+    pred_rnn_layers: int = within(SMALL, 2)
     vocab_size: int = 1024
     blank_as_pad: bool = only(True)
 
@@ -158,7 +180,7 @@ class AudioConfig:
     decoder: DecoderConfig = field(default_factory=DecoderConfig)
     joint: JointConfig = field(default_factory=JointConfig)
     output_dim: int = 4480
-    max_symbols: int = 10
+    max_symbols: int = within(SMALL, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,14 +189,14 @@ class CharacterEncoderConfig:
 
     hidden_size: int = 1152
     intermediate_size: int = 4608
-    num_hidden_layers: int = 1
+    num_hidden_layers: int = within(SMALL, 1)
     num_attention_heads: int = 16
     num_key_value_heads: int = 16
     head_dim: int = 72
-    rms_norm_eps: float = 1e-6
-    query_pre_attn_scalar: float = 256
-    attn_logit_softcapping: float = 50
-    rope_base: float = 1e4
+    rms_norm_eps: float = within(POSITIVE, 1e-6)
+    query_pre_attn_scalar: float = within(POSITIVE, 256)
+    attn_logit_softcapping: float = within(POSITIVE, 50)
+    rope_base: float = within(POSITIVE, 1e4)
     char_vocab_size: int = 257
 
 
@@ -184,10 +206,10 @@ class MogHeadConfig:
 
     intermediate_size: int = 4608
     low_rank: int = 64
-    min_log_std: float = -4
-    num_layers: int = 3
+    min_log_std: float = within(EXPONENT, -4)
+    num_layers: int = within(SMALL, 3)
     num_predictions: int = 1024
-    eps: float = 1e-6
+    eps: float = within(POSITIVE, 1e-6)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,36 +218,35 @@ class TtsConfig:
 
     hidden_size: int = 1152
     intermediate_size: int = 4608
-    num_hidden_layers: int = 28
+    num_hidden_layers: int = within(SMALL, 28)
     num_attention_heads: int = 16
     num_key_value_heads: int = 16
     head_dim: int = 72
     sliding_window: int = 7500
     sliding_window_pattern: int = 6
-    rms_norm_eps: float = 1e-6
-    query_pre_attn_scalar: float = 256
-    rope_global_base_freq: float = 1e6
-    rope_local_base_freq: float = 1e4
+    rms_norm_eps: float = within(POSITIVE, 1e-6)
+    query_pre_attn_scalar: float = within(POSITIVE, 256)
+    rope_global_base_freq: float = within(POSITIVE, 1e6)
+    rope_local_base_freq: float = within(POSITIVE, 1e4)
     latent_size: int = 512
-    num_quantizers: int = 31
+    num_quantizers: int = within(SMALL, 31)
     codebook_size: int = 1024
-    num_delay_speech_tokens: int = 2
-    num_iterations: int = 8
+    num_delay_speech_tokens: int = within(INDEX, 2)
+    num_iterations: int = within(SMALL, 8)
     guidance_scale: float = 0.2
-    top_p: float = 0.95
-    noise_scale: float = 0.001
-    exponent: float = 3.0
+    top_p: float = within(SHARE, 0.95)
+    noise_scale: float = within(NOT_NEGATIVE, 0.001)
+    exponent: float = within(POSITIVE, 3.0)
     use_gated_fusion_for_text_audio: bool = only(True)
     use_subword_flag_emb: bool = only(True)
     use_bos_eos_emb: bool = only(True)
     use_audio_prompt_frozen_projection: bool = only(True, False)
-    audio_prompt_duration: float = 3.0
+    audio_prompt_duration: float = within(SECONDS, 3.0)
     character_encoder: CharacterEncoderConfig = field(default_factory=CharacterEncoderConfig)
     mog_head: MogHeadConfig = field(default_factory=MogHeadConfig)
 
     def __post_init__(self) -> None:
         divides("tts_config", self, "num_key_value_heads", "num_attention_heads")
-        require(self.sliding_window > 0, f"tts_config.sliding_window must be positive, found {self.sliding_window}")
         characters = self.character_encoder
         divides("tts_config.character_encoder", characters, "num_key_value_heads", "num_attention_heads")
         for where, head_dim in (("", self.head_dim), ("character_encoder.", characters.head_dim)):
@@ -245,12 +266,12 @@ class CodecConfig:
     base_channels: int = 384
     channel_multipliers: tuple[int, ...] = (1, 2, 4)
     downsample_rates: tuple[int, ...] = (7, 7, 9)
-    blocks_per_stage: int = 3
+    blocks_per_stage: int = within(SMALL_OR_NONE, 3)
     block_kernel_size: int = 7
     latent_dim: int = 512
     n_fft: int = 16
     hop_length: int = 4
-    num_quantizers: int = 31
+    num_quantizers: int = within(SMALL, 31)
     codebook_size: int = 1024
 
     def __post_init__(self) -> None:
@@ -258,6 +279,7 @@ class CodecConfig:
             len(self.channel_multipliers) == len(self.downsample_rates),
             "codec_config.channel_multipliers and downsample_rates must have the same length",
         )
+        require(bool(self.downsample_rates), "codec_config.downsample_rates must name at least one stage")
         require(
             self.n_fft % self.hop_length == 0,
             f"codec_config.hop_length {self.hop_length} must divide n_fft {self.n_fft}",

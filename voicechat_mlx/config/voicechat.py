@@ -14,6 +14,7 @@ from typing import Any
 from voicechat_mlx.config.checks import faults_named, require
 from voicechat_mlx.config.parsing import only, parse
 from voicechat_mlx.config.quantization import Quantization, parse_quantization
+from voicechat_mlx.config.ranges import INDEX, SECONDS, within
 from voicechat_mlx.config.sections import AudioConfig, CodecConfig, TextConfig, TtsConfig
 from voicechat_mlx.errors import ConfigError
 
@@ -43,14 +44,14 @@ class VoiceChatConfig:
     audio_config: AudioConfig = field(default_factory=AudioConfig)
     tts_config: TtsConfig = field(default_factory=TtsConfig)
     codec_config: CodecConfig = field(default_factory=CodecConfig)
-    bos_token_id: int = 1
-    eos_token_id: int = 2
-    pad_token_id: int = 12
-    silence_token_id: int = 11
-    rnnt_blank_id: int = 1024
+    bos_token_id: int = within(INDEX, 1)
+    eos_token_id: int = within(INDEX, 2)
+    pad_token_id: int = within(INDEX, 12)
+    silence_token_id: int = within(INDEX, 11)
+    rnnt_blank_id: int = within(INDEX, 1024)
     input_sample_rate: int = 16000
     output_sample_rate: int = 22050
-    frame_duration: float = 0.08
+    frame_duration: float = within(SECONDS, 0.08)
     function_channel_weight: float = 2.0
     speaker: str = only("Aria")
     rnnt_vocabulary: tuple[str, ...] | None = None
@@ -79,6 +80,11 @@ class VoiceChatConfig:
                 f"config.json: frame_duration · {name} is {self.frame_duration * rate:g} samples, "
                 f"but the networks move by {samples}",
             )
+        require(
+            self.voice_prompt_frames > 0,
+            f"config.json: tts_config.audio_prompt_duration {self.tts_config.audio_prompt_duration} is less than one "
+            f"frame of {self.frame_duration} s",
+        )
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> VoiceChatConfig:
@@ -100,7 +106,7 @@ class VoiceChatConfig:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             raise ConfigError(f"{path} does not exist; a checkpoint folder needs config.json") from None
-        except (OSError, UnicodeDecodeError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ConfigError(f"{path} is not readable JSON ({error}); download the checkpoint again") from None
         if not isinstance(values, dict):
             raise ConfigError(f"{path} must hold a JSON object, found {type(values).__name__}")

@@ -42,8 +42,13 @@ class ResultFolder:
             raise OutputError(f"the folder {parent} is not writable; choose another place for {self.place.name}")
         if self.place.is_symlink() or (self.place.exists() and not self.place.is_dir()):
             raise OutputError(f"{self.place} is not a folder; choose another name for the converted checkpoint")
-        if self.place.resolve() == source.resolve():
+        place, source = self.place.resolve(), source.resolve()
+        if place == source:
             raise OutputError(f"{self.place} is the source itself; choose another name for the converted checkpoint")
+        if place.is_relative_to(source):
+            raise OutputError(f"{self.place} is inside the source; choose a place outside {source}")
+        if source.is_relative_to(place):  # replacing it would throw the source away
+            raise OutputError(f"{self.place} holds the source {source}; choose another place")
         if self.place.is_dir() and any(self.place.iterdir()) and not (self.place / CHECKSUMS).is_file():
             raise OutputError(f"{self.place} holds something else than a converted checkpoint; choose another name")
 
