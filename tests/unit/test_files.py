@@ -114,9 +114,9 @@ def test_an_open_file_is_written_on_where_it_stands(tmp_path) -> None:
 def test_what_is_not_open_for_writing_is_refused(tmp_path) -> None:
     (tmp_path / "a.txt").touch()
     with (tmp_path / "a.txt").open("rb") as file, pytest.raises(OutputError, match="is open for reading only"):
-        number = file.fileno()
-        check_output(f"/dev/fd/{number}")
-    for number in (number, 9**30):  # closed by now
+        closed = file.fileno()
+        check_output(f"/dev/fd/{closed}")
+    for number in (closed, 9**30):
         with pytest.raises(OutputError, match="is not open"):
             check_output(f"/dev/fd/{number}")
 
