@@ -19,8 +19,10 @@ from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.errors import CheckpointError
 from voicechat_mlx.llm.nemotron_h import NemotronH
-from voicechat_mlx.memory import require_fit
+from voicechat_mlx.memory import give_back_freed, require_fit
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import arrays_of
+from voicechat_mlx.nn.packed import pack
 from voicechat_mlx.nn.runner import Runner
 from voicechat_mlx.perception.conformer import Perception
 from voicechat_mlx.perception.rnnt import GreedyRnnt, JointNetwork, RnntDecoder
@@ -86,7 +88,10 @@ class VoiceChat(nn.Module):
         for module in self.modules():
             if module is not self and hasattr(module, "prepare"):
                 module.prepare()
+        pack(self, except_for="mog_head.proj_mus")
         self.talker.embed_subword.keep(self.config.pad_token_id)
+        if cuda.available():
+            self.talker.embed_subword.tabulate()
         leaves = dict(tree_flatten(dict(self))).values()
         mx.eval([leaf for leaf in leaves if isinstance(leaf, mx.array)])
 
@@ -148,4 +153,5 @@ def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto", *, f
     require_fit(checkpoint.config, tensors, dtype, name=checkpoint.folder, force=force)
     load_weights(model, tensors, checkpoint.config, precision=precision(dtype))
     model.prepare(TextTokenizer(checkpoint.tokenizer), checkpoint.rnnt_vocabulary)
+    give_back_freed()
     return model

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models import normal, randomised
+from voicechat_mlx.nn import conv
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PatchConv1d, PatchConvTranspose1d, PointwiseConv1d
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -20,6 +21,14 @@ def test_depthwise_is_a_grouped_convolution_padded_on_the_left(bias: bool, kerne
     layer, x = randomised(DepthwiseConv1d(5, kernel, bias=bias)), normal(2, steps, 5)
     expected = mx.conv1d(mx.pad(x, [(0, 0), (kernel - 1, 0), (0, 0)]), layer.weight, groups=5)
     np.testing.assert_allclose(layer(x), expected + layer.bias if bias else expected, **CLOSE)
+
+
+@pytest.mark.parametrize("at_most", [0, 1 << 20])
+def test_depthwise_tap_by_tap_and_all_taps_at_once_are_the_same(monkeypatch, at_most: int) -> None:
+    monkeypatch.setattr(conv, "FEW", at_most)
+    layer, x = randomised(DepthwiseConv1d(5, 7, bias=False)), normal(2, 20, 5)
+    expected = mx.conv1d(mx.pad(x, [(0, 0), (6, 0), (0, 0)]), layer.weight, groups=5)
+    np.testing.assert_allclose(layer(x), expected, **CLOSE)
 
 
 @pytest.mark.parametrize("kernel", [1, 2, 7])

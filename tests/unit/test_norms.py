@@ -6,8 +6,7 @@ import mlx.core as mx
 import numpy as np
 
 from tests.models import normal, randomised, weights_of
-from voicechat_mlx.llm.mamba import GroupedGatedNorm
-from voicechat_mlx.nn.norms import OffsetRMSNorm
+from voicechat_mlx.nn.norms import GroupedRMSNorm, OffsetRMSNorm
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-6}
 
@@ -26,12 +25,8 @@ def test_an_offset_norm_of_zeros_scales_by_one() -> None:
     np.testing.assert_allclose(norm(mx.array([3.0, 4.0])), [3 / 12.5**0.5, 4 / 12.5**0.5], **CLOSE)
 
 
-def test_the_gated_norm_gates_first_and_normalises_each_group_alone() -> None:
-    norm = randomised(GroupedGatedNorm(6, 2, 1e-5))
-    y, z = normal(1, 4, 6), normal(1, 4, 6, seed=1)
-    rows, gate = np.asarray(y, np.float64), np.asarray(z, np.float64)
-    gated = rows * gate / (1 + np.exp(-gate))
-    halves = [
-        part / np.sqrt((part**2).mean(axis=-1, keepdims=True) + 1e-5) for part in (gated[..., :3], gated[..., 3:])
-    ]
-    np.testing.assert_allclose(norm(y, z), np.concatenate(halves, axis=-1) * weights_of(norm)["weight"], **CLOSE)
+def test_the_grouped_norm_looks_at_each_group_alone() -> None:
+    norm, x = randomised(GroupedRMSNorm(6, 2, 1e-5)), normal(1, 4, 6)
+    rows = np.asarray(x, np.float64)
+    halves = [part / np.sqrt((part**2).mean(axis=-1, keepdims=True) + 1e-5) for part in (rows[..., :3], rows[..., 3:])]
+    np.testing.assert_allclose(norm(x), np.concatenate(halves, axis=-1) * weights_of(norm)["weight"], **CLOSE)

@@ -6,8 +6,10 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import TextConfig
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.attention import attend, split_heads
 from voicechat_mlx.nn.cache import KVCache, Timeline
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.nn.linear import LinearGroup
 
 
@@ -26,18 +28,33 @@ class Attention(nn.Module):
         self.k_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
         self.v_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
         self.o_proj = nn.Linear(self._heads * self._head_dim, hidden, bias=False)
-        self._qkv: LinearGroup | None = None
+        self._qkv = LinearGroup(self, "q_proj", "k_proj", "v_proj")
 
     def prepare(self) -> None:
         """Join the three projections of the input."""
-        self._qkv = LinearGroup([self.q_proj, self.k_proj, self.v_proj])
+        self._qkv.join()
 
     def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline) -> KVCache:
         """Every earlier position stays visible."""
         return KVCache(batch, self._kv_heads, self._head_dim, None, dtype, timeline)
 
-    def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
-        """Advance by T positions; `mask` is `cache.mask(T)`."""
-        q, k, v = self._qkv(x) if self._qkv else (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+    def __call__(
+        self,
+        x: mx.array,
+        cache: KVCache,
+        mask: mx.array,
+        *,
+        norm: nn.Module | None = None,
+        residual: mx.array | None = None,
+    ) -> mx.array:
+        """Advance by T positions: residual + attention(norm(x)); `mask` is `cache.mask(T)`."""
+        qkv = fused(x, self._qkv, norm=norm)
+        return fused(self._attend(qkv, cache, mask), self.o_proj, residual=residual)
+
+    def _attend(self, qkv: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
+        scale = self._head_dim**-0.5
+        if cuda.available() and qkv.shape[1] == 1:
+            return cuda.attend(qkv, cache.keys, cache.values, cache.timeline.count, heads=self._heads, scale=scale)
+        q, k, v = self._qkv.split(qkv)
         q, k, v = split_heads(q, self._heads), split_heads(k, self._kv_heads), split_heads(v, self._kv_heads)
-        return self.o_proj(attend(q, k, v, cache, scale=self._head_dim**-0.5, mask=mask))
+        return attend(q, k, v, cache, scale=scale, mask=mask)

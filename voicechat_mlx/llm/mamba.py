@@ -19,6 +19,8 @@ from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import silu, softplus
 from voicechat_mlx.nn.cache import Cache, Tail
 from voicechat_mlx.nn.conv import DepthwiseConv1d
+from voicechat_mlx.nn.fused import fused
+from voicechat_mlx.nn.norms import GroupedRMSNorm
 
 CHUNK = 64
 """Positions per closed-form chunk; memory grows with its square."""
@@ -32,24 +34,6 @@ class MambaCache(Cache):
         self.state = state
 
 
-class GroupedGatedNorm(nn.Module):
-    """RMS norm of y · silu(z) within each group of channels, then the weight."""
-
-    def __init__(self, width: int, groups: int, eps: float) -> None:
-        super().__init__()
-        self.weight = mx.ones((width,))
-        self._groups, self._eps = groups, eps
-
-    def __call__(self, y: mx.array, z: mx.array) -> mx.array:
-        """(B, T, width) twice → (B, T, width)."""
-        return self.of(y * silu(z))
-
-    def of(self, gated: mx.array) -> mx.array:
-        """The norm alone, of what is gated already."""
-        groups = gated.reshape(*gated.shape[:-1], self._groups, -1)
-        return mx.fast.rms_norm(groups, None, self._eps).reshape(gated.shape) * self.weight
-
-
 class Mamba2Mixer(nn.Module):
     """(B, T, hidden) → (B, T, hidden)."""
 
@@ -59,12 +43,13 @@ class Mamba2Mixer(nn.Module):
         self._groups, self._state_size = config.n_groups, config.ssm_state_size
         self._width, self._conv_width = config.mamba_width, config.mamba_conv_width
         self._dt_limits = config.time_step_limit
+        self._limited = config.time_step_limit[0] > 0.0 or config.time_step_limit[1] < math.inf
         self.in_proj = nn.Linear(config.hidden_size, self._width + self._conv_width + self._heads, bias=False)
         self.conv1d = DepthwiseConv1d(self._conv_width, config.conv_kernel, bias=True, with_silu=True)
         self.A_log = mx.zeros((self._heads,))
         self.D = mx.ones((self._heads,))
         self.dt_bias = mx.zeros((self._heads,))
-        self.norm = GroupedGatedNorm(self._width, config.n_groups, config.layer_norm_epsilon)
+        self.norm = GroupedRMSNorm(self._width, config.n_groups, config.layer_norm_epsilon)
         self.out_proj = nn.Linear(self._width, config.hidden_size, bias=False)
         self.prepare()
 
@@ -77,28 +62,38 @@ class Mamba2Mixer(nn.Module):
         state = mx.zeros((batch, self._heads, self._head_dim, self._state_size), dtype=mx.float32)
         return MambaCache(self.conv1d.make_cache(batch, dtype), state)
 
-    def __call__(self, u: mx.array, cache: MambaCache) -> mx.array:
-        """Advance by T positions."""
-        batch, steps, _ = u.shape
-        z, xbc, dt = mx.split(self.in_proj(u), [self._width, self._width + self._conv_width], axis=-1)
-        xbc = self.conv1d(xbc, cache.conv)
-        low, high = self._dt_limits
-        unlimited = low <= 0.0 and high == math.inf
-        if cuda.available() and u.shape[:2] == (1, 1) and unlimited:
-            parts = (xbc, dt, z, self._decay, self.D, self.dt_bias, cache.state)
-            gated, cache.state = cuda.mamba_step(*parts, groups=self._groups)
-            return self.out_proj(self.norm.of(gated))
-        xbc = xbc.astype(mx.float32)
+    def __call__(
+        self, u: mx.array, cache: MambaCache, *, norm: nn.Module | None = None, residual: mx.array | None = None
+    ) -> mx.array:
+        """Advance by T positions: residual + mixer(norm(u))."""
+        projected = fused(u, self.in_proj, norm=norm)
+        one_frame = u.shape[:2] == (1, 1) and not self._limited
+        gated = (self._frame if cuda.available() and one_frame else self._steps)(projected, cache)
+        return fused(gated, self.out_proj, norm=self.norm, residual=residual)
+
+    def _frame(self, projected: mx.array, cache: MambaCache) -> mx.array:
+        """T = 1 in one launch."""
+        weights = (self.conv1d.taps, self.conv1d.bias, self._decay, self.D, self.dt_bias)
+        gated, cache.conv.steps, cache.state = cuda.mamba_frame(
+            projected, cache.conv.steps, *weights, cache.state, groups=self._groups
+        )
+        return gated
+
+    def _steps(self, projected: mx.array, cache: MambaCache) -> mx.array:
+        """(B, T, z | x, B, C | dt) → y · silu(z), (B, T, width)."""
+        batch, steps, _ = projected.shape
+        z, xbc, dt = mx.split(projected, [self._width, self._width + self._conv_width], axis=-1)
+        xbc = self.conv1d(xbc, cache.conv).astype(mx.float32)
         shared = self._groups * self._state_size
         x, b, c = mx.split(xbc, [self._width, self._width + shared], axis=-1)
         x = x.reshape(batch, steps, self._heads, self._head_dim)
         b = b.reshape(batch, steps, self._groups, self._state_size)
         c = c.reshape(batch, steps, self._groups, self._state_size)
         dt = softplus(dt.astype(mx.float32) + self.dt_bias)
-        if not unlimited:
-            dt = mx.clip(dt, low, high)
+        if self._limited:
+            dt = mx.clip(dt, *self._dt_limits)
         y = self._scan(x, b, c, dt, cache) + self.D[:, None] * x
-        return self.out_proj(self.norm(y.reshape(batch, steps, self._width).astype(u.dtype), z))
+        return y.reshape(batch, steps, self._width).astype(z.dtype) * silu(z)
 
     def _scan(self, x: mx.array, b: mx.array, c: mx.array, dt: mx.array, cache: MambaCache) -> mx.array:
         if x.shape[1] == 1:

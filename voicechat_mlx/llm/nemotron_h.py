@@ -14,9 +14,9 @@ from mlx import nn
 from voicechat_mlx.config import TextConfig
 from voicechat_mlx.llm.attention import Attention
 from voicechat_mlx.llm.mamba import Mamba2Mixer
-from voicechat_mlx.nn.activations import relu
+from voicechat_mlx.nn.activations import relu_squared
 from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
-from voicechat_mlx.nn.norms import add_rms_norm
+from voicechat_mlx.nn.fused import fused
 
 
 class LayersCache(Cache):
@@ -34,9 +34,9 @@ class Mlp(nn.Module):
         self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias=False)
         self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias=False)
 
-    def __call__(self, x: mx.array) -> mx.array:
-        """(B, T, hidden) → the same shape."""
-        return self.down_proj(mx.square(relu(self.up_proj(x))))
+    def __call__(self, x: mx.array, *, norm: nn.Module | None = None, residual: mx.array | None = None) -> mx.array:
+        """residual + mlp(norm(x)): (B, T, hidden) → the same shape."""
+        return fused(fused(x, self.up_proj, norm=norm, activation=relu_squared), self.down_proj, residual=residual)
 
 
 class Block(nn.Module):
@@ -56,13 +56,8 @@ class Block(nn.Module):
 
     def __call__(self, x: mx.array, cache: Any, mask: mx.array | None) -> mx.array:
         """(B, T, hidden) → the same shape."""
-        return x + self.mix(self.norm(x), cache, mask)
-
-    def mix(self, normed: mx.array, cache: Any, mask: mx.array | None) -> mx.array:
-        """The mixer alone."""
-        if self._letter == "M":
-            return self.mixer(normed, cache)
-        return self.mixer(normed, cache, mask) if self._letter == "*" else self.mixer(normed)
+        past = {"M": (cache,), "*": (cache, mask), "-": ()}[self._letter]
+        return self.mixer(x, *past, norm=self.norm, residual=x)
 
 
 class NemotronH(nn.Module):
@@ -84,9 +79,7 @@ class NemotronH(nn.Module):
         steps = x.shape[1]
         begin_step(cache, steps)
         mask = next((entry.mask(steps) for entry in cache.layers if isinstance(entry, KVCache)), None)
-        norms = [*(layer.norm for layer in self.layers), self.norm_f]
-        normed = norms[0](x)
-        for layer, layer_cache, norm in zip(self.layers, cache.layers, norms[1:], strict=True):
-            x, normed = add_rms_norm(x, layer.mix(normed, layer_cache, mask), norm)
+        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+            x = layer(x, layer_cache, mask)
         end_step(cache, steps)
-        return normed
+        return self.norm_f(x)

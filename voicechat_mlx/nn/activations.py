@@ -22,6 +22,11 @@ def relu(x: mx.array) -> mx.array:
     return mx.maximum(x, 0)
 
 
+def relu_squared(x: mx.array) -> mx.array:
+    """max(x, 0)²."""
+    return mx.square(relu(x))
+
+
 def silu(x: mx.array) -> mx.array:
     """x · σ(x)."""
     return x * mx.sigmoid(x)
@@ -50,6 +55,12 @@ def gelu(x: mx.array) -> mx.array:
 def gelu_tanh(x: mx.array) -> mx.array:
     """Its tanh approximation (the talker's), written with σ: ½ (1 + tanh u) = σ(2u)."""
     return x * mx.sigmoid(x * (_TWICE_SLOPE + _TWICE_CUBIC * (x * x)))
+
+
+def geglu(x: mx.array) -> mx.array:
+    """(…, 2C) → (…, C): gelu_tanh(first half) · second half."""
+    gate, value = mx.split(x, 2, axis=-1)
+    return gelu_tanh(gate) * value
 
 
 def glu(x: mx.array) -> mx.array:

@@ -86,14 +86,20 @@ class Tail(Cache):
 
 
 class Timeline(Cache):
-    """How many frames a network has done: `position` on the host, `offset` the same number on the device.
+    """How many frames a network has done: `position` on the host, `count` the same number on the device.
 
     The layers of a network share one, so that a compiled step need not be rebuilt for every frame.
+    Unusual: `count` holds it many times over, since MLX keeps the smallest arrays far from a GPU.
     """
 
     def __init__(self) -> None:
         self.position = 0
-        self.offset = mx.array(0, dtype=mx.int32)
+        self.count = mx.zeros((16,), dtype=mx.int32)
+
+    @property
+    def offset(self) -> mx.array:
+        """Frames done, on the device: () int32."""
+        return self.count[0]
 
 
 class KVCache(Cache):
@@ -141,6 +147,11 @@ class KVCache(Cache):
             room = mx.zeros((batch, heads, needed - self.capacity, head_dim), dtype=self.keys.dtype)
             self.keys = mx.concatenate([self.keys, room], axis=2)
             self.values = mx.concatenate([self.values, room], axis=2)
+
+    def detach(self) -> None:
+        """Copy the buffers now, after `clone`: on CUDA a frame is written into them in place."""
+        self.keys, self.values = self.keys + 0, self.values + 0
+        mx.eval(self.keys, self.values)
 
     def mask(self, steps: int) -> mx.array:
         """Which of the keys that `update` will return each of the next `steps` queries may see: (steps, keys) bool."""
@@ -194,4 +205,4 @@ def end_step(cache: Cache, steps: int) -> None:
     for part in parts_of(cache):
         if isinstance(part, Timeline):
             part.position += steps
-            part.offset = part.offset + steps
+            part.count = part.count + steps

@@ -10,21 +10,22 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.nn import cuda
-from voicechat_mlx.nn.activations import glu, silu
+from voicechat_mlx.nn.activations import silu
 from voicechat_mlx.nn.cache import Tail
+
+FEW = 1 << 14
+"""Numbers up to which a CPU spends more on starting a step for each tap than on multiplying all taps at once."""
 
 
 class DepthwiseConv1d(nn.Module):
     """Causal depthwise convolution: y[t, c] = bias[c] + Σ_k weight[c, k] · x[t - (K - 1) + k, c].
 
-    `gated` takes twice the channels and convolves their GLU; `with_silu` passes the result through SiLU.
+    `with_silu` passes the result through SiLU.
     """
 
-    def __init__(
-        self, channels: int, kernel_size: int, *, bias: bool, gated: bool = False, with_silu: bool = False
-    ) -> None:
+    def __init__(self, channels: int, kernel_size: int, *, bias: bool, with_silu: bool = False) -> None:
         super().__init__()
-        self._gated, self._with_silu = gated, with_silu
+        self._with_silu = with_silu
         self.weight = mx.zeros((channels, kernel_size, 1))
         if bias:
             self.bias = mx.zeros((channels,))
@@ -34,6 +35,12 @@ class DepthwiseConv1d(nn.Module):
         """Lay the taps out as rows, (K, C), and as K single rows."""
         self._taps = mx.contiguous(self.weight[:, :, 0].T)
         self._rows = mx.split(self._taps, self._taps.shape[0])
+        self._at_once = mx.default_device().type == mx.DeviceType.cpu
+
+    @property
+    def taps(self) -> mx.array:
+        """(K, C)."""
+        return self._taps
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> Tail:
         """The last K - 1 inputs."""
@@ -45,18 +52,26 @@ class DepthwiseConv1d(nn.Module):
         steps, kernel_size = x.shape[1], self._taps.shape[0]
         cache = cache or self.make_cache(x.shape[0], x.dtype)
         if cuda.available() and x.shape[:2] == (1, 1):
-            options = {"gated": self._gated, "silu": self._with_silu}
-            y, cache.steps = cuda.conv_step(cache.steps, x, self._taps, self.get("bias"), **options)
+            y, cache.steps = cuda.conv_step(cache.steps, x, self._taps, self.get("bias"), silu=self._with_silu)
             return y
-        window = cache.extend(glu(x) if self._gated else x)
+        window = cache.extend(x)
         if steps == 1:
             y = (window * self._taps).sum(axis=1, keepdims=True)
+        elif self._at_once and window.size <= FEW:
+            y = (_sliding(window, kernel_size) * self._taps).sum(axis=2)
         else:
             y = window[:, :steps] * self._rows[0]
             for k in range(1, kernel_size):
                 y = y + window[:, k : k + steps] * self._rows[k]
         y = y + self.bias if "bias" in self else y
         return silu(y) if self._with_silu else y
+
+
+def _sliding(window: mx.array, size: int) -> mx.array:
+    """(B, T + size - 1, C) → (B, T, size, C): a view in which neighbours overlap."""
+    batch, length, channels = window.shape
+    strides = (length * channels, channels, channels, 1)
+    return mx.as_strided(window, (batch, length - size + 1, size, channels), strides)
 
 
 class PointwiseConv1d(nn.Module):

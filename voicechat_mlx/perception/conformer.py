@@ -10,10 +10,10 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import AudioConfig, EncoderConfig
-from voicechat_mlx.nn.activations import silu
-from voicechat_mlx.nn.cache import Cache, Tail
+from voicechat_mlx.nn.activations import glu, silu
+from voicechat_mlx.nn.cache import Cache, Tail, Timeline, end_step
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
-from voicechat_mlx.nn.norms import add_layer_norm, layer_norm_silu
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.perception.rel_attention import RelPosCache, RelPosMultiHeadAttention
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, SubsamplingCache
 
@@ -44,9 +44,10 @@ class FeedForward(nn.Module):
         self.linear1 = nn.Linear(d_model, d_ff, bias=False)
         self.linear2 = nn.Linear(d_ff, d_model, bias=False)
 
-    def __call__(self, x: mx.array) -> mx.array:
-        """(B, T, d_model) → the same shape."""
-        return self.linear2(silu(self.linear1(x)))
+    def __call__(self, x: mx.array, *, norm: nn.Module | None = None, residual: mx.array | None = None) -> mx.array:
+        """(B, T, d_model) → the same shape; with a residual, that plus half of it."""
+        inner = fused(x, self.linear1, norm=norm, activation=silu)
+        return fused(inner, self.linear2, residual=residual, half=True)
 
 
 class ConformerConvolution(nn.Module):
@@ -55,16 +56,25 @@ class ConformerConvolution(nn.Module):
     def __init__(self, d_model: int, kernel_size: int) -> None:
         super().__init__()
         self.pointwise_conv1 = PointwiseConv1d(d_model, 2 * d_model, bias=False)
-        self.depthwise_conv = DepthwiseConv1d(d_model, kernel_size, bias=False, gated=True)
+        self.depthwise_conv = DepthwiseConv1d(d_model, kernel_size, bias=False)
         self.batch_norm = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.pointwise_conv2 = PointwiseConv1d(d_model, d_model, bias=False)
 
-    def __call__(self, x: mx.array, cache: Tail | None = None, *, padding: bool = False) -> mx.array:
+    def __call__(
+        self,
+        x: mx.array,
+        cache: Tail | None = None,
+        *,
+        padding: bool = False,
+        norm: nn.Module | None = None,
+        residual: mx.array | None = None,
+    ) -> mx.array:
         """(B, T, d_model) → the same shape. `padding` frames contribute nothing to the depthwise window."""
-        x = self.pointwise_conv1(x)
+        gated = fused(x, self.pointwise_conv1, norm=norm, activation=glu)
         if padding:
-            x = mx.zeros_like(x)
-        return self.pointwise_conv2(layer_norm_silu(self.depthwise_conv(x, cache), self.batch_norm))
+            gated = mx.zeros_like(gated)
+        mixed = self.depthwise_conv(gated, cache)
+        return fused(mixed, self.pointwise_conv2, norm=self.batch_norm, after_norm=silu, residual=residual)
 
 
 class ConformerBlock(nn.Module):
@@ -84,21 +94,20 @@ class ConformerBlock(nn.Module):
         self.feed_forward2 = FeedForward(d_model, d_ff)
         self.norm_out = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
 
-    def make_cache(self, batch: int, dtype: mx.Dtype) -> ConformerCache:
+    def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline | None = None) -> ConformerCache:
         """Nothing heard yet."""
         return ConformerCache(
-            self.self_attn.make_cache(batch, dtype), self.conv.depthwise_conv.make_cache(batch, dtype)
+            self.self_attn.make_cache(batch, dtype, timeline), self.conv.depthwise_conv.make_cache(batch, dtype)
         )
 
     def __call__(self, x: mx.array, cache: ConformerCache | None = None, *, padding: bool = False) -> mx.array:
         """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech."""
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        fed = self.feed_forward1(self.norm_feed_forward1(x))
-        x, normed = add_layer_norm(x, fed, self.norm_self_att, half=True)
-        heard = mx.zeros_like(x) if padding else self.self_attn(normed, cache.attention)
-        x, normed = add_layer_norm(x, heard, self.norm_conv)
-        x, normed = add_layer_norm(x, self.conv(normed, cache.conv, padding=padding), self.norm_feed_forward2)
-        return add_layer_norm(x, self.feed_forward2(normed), self.norm_out, half=True)[1]
+        x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
+        if not padding:
+            x = self.self_attn(x, cache.attention, norm=self.norm_self_att, residual=x)
+        x = self.conv(x, cache.conv, padding=padding, norm=self.norm_conv, residual=x)
+        return self.norm_out(self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x))
 
 
 class FastConformerEncoder(nn.Module):
@@ -111,9 +120,9 @@ class FastConformerEncoder(nn.Module):
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> EncoderCache:
         """Nothing heard yet."""
-        return EncoderCache(
-            self.pre_encode.make_cache(batch, mx.float32), [layer.make_cache(batch, dtype) for layer in self.layers]
-        )
+        timeline = Timeline()
+        layers = [layer.make_cache(batch, dtype, timeline) for layer in self.layers]
+        return EncoderCache(self.pre_encode.make_cache(batch, mx.float32), layers)
 
     def __call__(self, mel: mx.array, cache: EncoderCache | None = None, *, last: bool | None = None) -> mx.array:
         """(B, T, features) → (B, F, d_model): the frames that the rows so far complete; see `pre_encode`."""
@@ -134,6 +143,7 @@ class FastConformerEncoder(nn.Module):
             return x
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
             x = layer(x, layer_cache, padding=padding)
+        end_step(cache, x.shape[1])
         return x
 
 
@@ -148,4 +158,4 @@ class Perception(nn.Module):
     def __call__(self, mel: mx.array, cache: EncoderCache | None = None) -> tuple[mx.array, mx.array]:
         """(B, T, features) → projected (B, F, hidden) for the language model, encoded (B, F, d_model) for the RNNT."""
         encoded = self.encoder(mel, cache)
-        return self.proj(encoded), encoded
+        return fused(encoded, self.proj), encoded

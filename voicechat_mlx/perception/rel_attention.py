@@ -13,7 +13,8 @@ from mlx import nn
 
 from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.attention import merge_heads, split_heads
-from voicechat_mlx.nn.cache import Cache, Tail
+from voicechat_mlx.nn.cache import Cache, Tail, Timeline
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.nn.linear import LinearGroup
 
 
@@ -25,12 +26,17 @@ def sinusoids(distances: int, d_model: int) -> mx.array:
 
 
 class RelPosCache(Cache):
-    """Keys and values of the last left_context frames, and on the device how many of them are real."""
+    """Keys and values of the last left_context frames; the timeline tells how many of them are real.
 
-    def __init__(self, batch: int, left_context: int, d_model: int, dtype: mx.Dtype) -> None:
+    The layers of an encoder share one timeline; whoever runs them moves it (`end_step`).
+    """
+
+    def __init__(
+        self, batch: int, left_context: int, d_model: int, dtype: mx.Dtype, timeline: Timeline | None = None
+    ) -> None:
         self.keys = Tail(batch, left_context, d_model, dtype=dtype)
         self.values = Tail(batch, left_context, d_model, dtype=dtype)
-        self.seen = mx.array(0, dtype=mx.int32)
+        self.timeline = timeline or Timeline()
 
 
 def shear(by_distance: mx.array) -> mx.array:
@@ -60,40 +66,50 @@ class RelPosMultiHeadAttention(nn.Module):
         self.linear_out = nn.Linear(d_model, d_model, bias=False)
         self.pos_bias_u = mx.zeros((n_heads, d_model // n_heads))
         self.pos_bias_v = mx.zeros((n_heads, d_model // n_heads))
-        self._qkv: LinearGroup | None = None
+        self._qkv = LinearGroup(self, "linear_q", "linear_k", "linear_v")
 
     def prepare(self) -> None:
         """Project the window's positions, farthest first, (H, left_context + 1, head_dim), and join the projections."""
         d_model = self.pos_bias_u.size
         table = sinusoids(self._left + 1, d_model)[::-1].astype(self.pos_bias_u.dtype)
         self._positions = mx.contiguous(split_heads(self.linear_pos(table[None]), self._heads)[0])
-        self._qkv = LinearGroup([self.linear_q, self.linear_k, self.linear_v])
+        self._qkv.join()
 
-    def make_cache(self, batch: int, dtype: mx.Dtype) -> RelPosCache:
+    def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline | None = None) -> RelPosCache:
         """An empty window."""
-        return RelPosCache(batch, self._left, self.pos_bias_u.size, dtype)
+        return RelPosCache(batch, self._left, self.pos_bias_u.size, dtype, timeline)
 
-    def __call__(self, x: mx.array, cache: RelPosCache | None = None) -> mx.array:
-        """Each frame attends to itself and the left_context frames before it."""
+    def __call__(
+        self,
+        x: mx.array,
+        cache: RelPosCache | None = None,
+        *,
+        norm: nn.Module | None = None,
+        residual: mx.array | None = None,
+    ) -> mx.array:
+        """residual + attention(norm(x)): each frame attends to itself and the left_context frames before it."""
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        steps = x.shape[1]
-        q, k, v = self._qkv(x) if self._qkv else (self.linear_q(x), self.linear_k(x), self.linear_v(x))
-        seen, cache.seen = cache.seen, mx.minimum(cache.seen + steps, self._left)
-        if cuda.available() and x.shape[:2] == (1, 1) and self._left:
+        context = self._attend(fused(x, self._qkv, norm=norm), cache)
+        return fused(context, self.linear_out, residual=residual)
+
+    def _attend(self, qkv: mx.array, cache: RelPosCache) -> mx.array:
+        steps = qkv.shape[1]
+        if cuda.available() and qkv.shape[:2] == (1, 1) and self._left:
             tails, biases = (cache.keys.steps, cache.values.steps), (self.pos_bias_u, self.pos_bias_v)
-            context, *moved = cuda.rel_attention(q, k, v, tails, self._positions, biases, seen)
+            context, *moved = cuda.rel_attention(qkv, tails, self._positions, biases, cache.timeline.count)
             cache.keys.steps, cache.values.steps = moved
-            return self.linear_out(context)
+            return context
+        q, k, v = self._qkv.split(qkv)
         keys, values = cache.keys.extend(k), cache.values.extend(v)
         q, k, v = (split_heads(part, self._heads) for part in (q, keys, values))
         by_distance = (q + self.pos_bias_v[:, None]) @ self._positions.swapaxes(-1, -2)
-        bias = mx.where(self._mask(steps, seen), shear(by_distance) * self._scale, -1e30)
+        bias = mx.where(self._mask(steps, cache.timeline.offset), shear(by_distance) * self._scale, -1e30)
         q = q + self.pos_bias_u[:, None]
         context = mx.fast.scaled_dot_product_attention(q, k, v, scale=self._scale, mask=bias.astype(q.dtype))
-        return self.linear_out(merge_heads(context))
+        return merge_heads(context)
 
     def _mask(self, steps: int, seen: mx.array) -> mx.array:
-        """Key column j is frame j - left_context from the first new one; older than `seen` is not real."""
+        """Key column j is frame j - left_context from the first new one; before the first `seen` is not real."""
         columns = mx.arange(self._left + steps)[None]
         distance = self._left + mx.arange(steps)[:, None] - columns
         return (distance >= 0) & (distance <= self._left) & (columns >= self._left - seen)

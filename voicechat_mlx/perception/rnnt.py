@@ -14,9 +14,10 @@ from mlx import nn
 from numpy.typing import NDArray
 
 from voicechat_mlx.config import AudioConfig
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import relu
 from voicechat_mlx.nn.cache import Cache, arrays_of, set_arrays
-from voicechat_mlx.nn.linear import Linear
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.nn.lstm import LSTM, LSTMCache
 
 LOOKAHEAD_FRAMES = 16
@@ -28,7 +29,7 @@ class DecRnn(nn.Module):
 
     def __init__(self, width: int, layers: int) -> None:
         super().__init__()
-        self.lstm = LSTM(width, width, layers)
+        self.lstm = LSTM(width, layers)
 
 
 class PredictionNetwork(nn.Module):
@@ -60,9 +61,9 @@ class JointNetwork(nn.Module):
     def __init__(self, config: AudioConfig) -> None:
         super().__init__()
         joint = config.joint
-        self.enc = Linear(joint.encoder_hidden, joint.joint_hidden)
-        self.pred = Linear(joint.pred_hidden, joint.joint_hidden)
-        self.joint_net = [nn.ReLU(), nn.Identity(), Linear(joint.joint_hidden, joint.num_classes + 1)]
+        self.enc = nn.Linear(joint.encoder_hidden, joint.joint_hidden)
+        self.pred = nn.Linear(joint.pred_hidden, joint.joint_hidden)
+        self.joint_net = [nn.ReLU(), nn.Identity(), nn.Linear(joint.joint_hidden, joint.num_classes + 1)]
 
     def __call__(self, encoder_term: mx.array, prediction_term: mx.array) -> mx.array:
         """enc(e) (F, joint), pred(p) (1, joint) → logits (F, V + 1)."""
@@ -97,6 +98,9 @@ class GreedyRnnt:
     def __init__(self, decoder: RnntDecoder, joint: JointNetwork, max_symbols: int) -> None:
         self._prediction, self._joint, self._max_symbols = decoder.prediction, joint, max_symbols
         self._blank = decoder.prediction.embed.weight.shape[0] - 1
+        layers, wide, twice = decoder.prediction.dec_rnn.lstm.joined[0].shape
+        held = 2 * layers * twice // 2 + 3 * joint.pred.bias.size + twice + wide
+        self._has_kernel = 4 * held <= cuda.SHARED_BYTES and joint.pred.bias.size % 4 == 0 and twice % 8 == 0
 
     def make_cache(self) -> RnntCache:
         """Before the first piece."""
@@ -113,7 +117,9 @@ class GreedyRnnt:
 
         All max_symbols rounds run; a round after the first blank changes nothing.
         """
-        encoder_term = self._joint.enc(encoded[0])
+        encoder_term = fused(encoded[0], self._joint.enc)
+        if cuda.available() and self._has_kernel:
+            return self._frame(encoder_term, cache)
         pieces, speaking = [], mx.array(True)
         for _ in range(self._max_symbols):
             best = self._joint(encoder_term, cache.prediction_term).argmax(axis=-1)
@@ -124,6 +130,21 @@ class GreedyRnnt:
             choices = zip(arrays_of(moved), arrays_of(cache), strict=True)
             set_arrays(cache, [mx.where(speaking, new, old) for new, old in choices])
         return mx.concatenate(pieces)
+
+    def _frame(self, encoder_term: mx.array, cache: RnntCache) -> mx.array:
+        """The same in one launch."""
+        joint, lstm, pred = self._joint.joint_net[2], self._prediction.dec_rnn.lstm, self._joint.pred
+        pieces, cache.prediction_term, (cache.lstm.hidden, cache.lstm.cell) = cuda.rnnt_frame(
+            encoder_term,
+            cache.prediction_term,
+            (cache.lstm.hidden, cache.lstm.cell),
+            (joint.weight, joint.bias),
+            self._prediction.embed.weight,
+            lstm.joined,
+            (pred.weight, pred.bias),
+            most=self._max_symbols,
+        )
+        return pieces
 
     def decode(self, encoded: mx.array, cache: RnntCache, first_frame: int = 0) -> Pieces:
         """(1, F, d_model) float32 → the pieces of these frames. Host loop: one look per piece or 16 frames."""

@@ -6,16 +6,19 @@ Unusual: attention scale is query_pre_attn_scalar^-0.5, not head_dim^-0.5. Sourc
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import mlx.core as mx
 import numpy as np
 from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
 from voicechat_mlx.nn import cuda
-from voicechat_mlx.nn.activations import gelu_tanh
+from voicechat_mlx.nn.activations import geglu
 from voicechat_mlx.nn.attention import attend, split_heads
 from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
-from voicechat_mlx.nn.linear import Linear, LinearGroup
+from voicechat_mlx.nn.fused import Activation, fused, fused_after
+from voicechat_mlx.nn.linear import LinearGroup
 from voicechat_mlx.nn.norms import OffsetRMSNorm, add_norm
 
 
@@ -26,24 +29,57 @@ class BackboneCache(Cache):
         self.layers = layers
 
 
+class Sum(NamedTuple):
+    """x + post(y), not yet added: the next block does that, with its norm and its product in one step.
+
+    One row of y may serve all rows of x; without `post`, y is added as it is; without y, x is all.
+    """
+
+    x: mx.array
+    y: mx.array | None = None
+    post: OffsetRMSNorm | None = None
+
+    def into(
+        self, layer: LinearGroup, norm: OffsetRMSNorm, activation: Activation | None = None
+    ) -> tuple[mx.array, mx.array]:
+        """The sum, and activation(layer(norm(sum)))."""
+        if self.y is None:
+            return self.x, fused(self.x, layer, norm=norm, activation=activation)
+        return fused_after(self.x, self.y, self.post, layer, norm=norm, activation=activation)
+
+    def done(self) -> mx.array:
+        """The sum itself."""
+        if self.y is None:
+            return self.x
+        return self.x + (self.post(self.y) if self.post else self.y)
+
+    def normed(self, norm: OffsetRMSNorm) -> mx.array:
+        """The norm of the sum, which ends a stack of blocks."""
+        return norm(self.x) if self.y is None or self.post is None else add_norm(self.x, self.y, self.post, norm)
+
+
 class GatedMlp(nn.Module):
     """down_proj(gelu_tanh(gate_proj(x)) · up_proj(x))."""
 
     def __init__(self, hidden: int, intermediate: int) -> None:
         super().__init__()
-        self.gate_proj = Linear(hidden, intermediate, bias=False)
-        self.up_proj = Linear(hidden, intermediate, bias=False)
-        self.down_proj = Linear(intermediate, hidden, bias=False)
-        self._gate_up: LinearGroup | None = None
+        self.gate_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.up_proj = nn.Linear(hidden, intermediate, bias=False)
+        self.down_proj = nn.Linear(intermediate, hidden, bias=False)
+        self._gate_up = LinearGroup(self, "gate_proj", "up_proj")
 
     def prepare(self) -> None:
         """Join the two projections of the input."""
-        self._gate_up = LinearGroup([self.gate_proj, self.up_proj])
+        self._gate_up.join()
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, hidden) → the same shape."""
-        gate, up = self._gate_up(x) if self._gate_up else (self.gate_proj(x), self.up_proj(x))
-        return self.down_proj(gelu_tanh(gate) * up)
+        return fused(fused(x, self._gate_up, activation=geglu), self.down_proj)
+
+    def after(self, entering: Sum, norm: OffsetRMSNorm) -> tuple[mx.array, mx.array]:
+        """The sum that enters, and mlp(norm(sum))."""
+        x, gated = entering.into(self._gate_up, norm, geglu)
+        return x, fused(gated, self.down_proj)
 
 
 class TalkerAttention(nn.Module):
@@ -60,21 +96,18 @@ class TalkerAttention(nn.Module):
         self._base = config.rope_global_base_freq if is_global else config.rope_local_base_freq
         self._window = None if is_global else config.sliding_window
         hidden = config.hidden_size
-        self.q_proj = Linear(hidden, self._heads * self._head_dim, bias=False)
-        self.k_proj = Linear(hidden, self._kv_heads * self._head_dim, bias=False)
-        self.v_proj = Linear(hidden, self._kv_heads * self._head_dim, bias=False)
-        self.o_proj = Linear(self._heads * self._head_dim, hidden, bias=False)
+        self.q_proj = nn.Linear(hidden, self._heads * self._head_dim, bias=False)
+        self.k_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
+        self.v_proj = nn.Linear(hidden, self._kv_heads * self._head_dim, bias=False)
+        self.o_proj = nn.Linear(self._heads * self._head_dim, hidden, bias=False)
         self.q_norm = OffsetRMSNorm(self._head_dim, config.rms_norm_eps)
         self.k_norm = OffsetRMSNorm(self._head_dim, config.rms_norm_eps)
-        self._qkv: LinearGroup | None = None
+        self._qkv = LinearGroup(self, "q_proj", "k_proj", "v_proj")
 
     def prepare(self) -> None:
-        """Join the three projections of the input; lay out what the joined norm and rotation of one frame needs."""
-        self._qkv = LinearGroup([self.q_proj, self.k_proj, self.v_proj])
-        rates = self._base ** -(np.arange(0, self._head_dim, 2) / self._head_dim)
-        self._constants = mx.array(np.append(rates, self.q_norm.eps).astype(np.float32))
-        self._q_scale = (self.q_norm.weight + 1.0) * self._scale
-        self._k_scale = self.k_norm.weight + 1.0
+        """Join the three projections of the input, and compute the rotation rates, (head_dim / 2,)."""
+        self._qkv.join()
+        self._rates = mx.array((self._base ** -(np.arange(0, self._head_dim, 2) / self._head_dim)).astype(np.float32))
 
     def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline) -> KVCache:
         """A window of frames, or all of them on a global layer."""
@@ -82,19 +115,23 @@ class TalkerAttention(nn.Module):
 
     def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
         """(B, T, hidden) → the same shape; `mask` is `cache.mask(T)`."""
-        if cuda.available() and x.shape[1] == 1 and self._qkv and self._qkv.is_joined:
-            return self.o_proj(self._one_frame(self._qkv.joined(x), cache))
-        q, k, v = self._qkv(x) if self._qkv else (self.q_proj(x), self.k_proj(x), self.v_proj(x))
+        return fused(self._attend(fused(x, self._qkv), cache, mask), self.o_proj)
+
+    def after(self, entering: Sum, norm: OffsetRMSNorm, cache: KVCache, mask: mx.array) -> tuple[mx.array, mx.array]:
+        """The sum that enters, and attention(norm(sum))."""
+        x, qkv = entering.into(self._qkv, norm)
+        return x, fused(self._attend(qkv, cache, mask), self.o_proj)
+
+    def _attend(self, qkv: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
+        """(B, T, (H + 2·Hk)·D) → (B, T, H·D)."""
+        if cuda.available() and qkv.shape[1] == 1:
+            past = cache.keys, cache.values, cache.timeline.count
+            rotation = self.q_norm.scale, self.k_norm.scale, self._rates, self.q_norm.eps
+            return cuda.attend(qkv, *past, heads=self._heads, scale=self._scale, rotation=rotation)
+        q, k, v = self._qkv.split(qkv)
         q = self._rotate(self.q_norm(split_heads(q, self._heads)), cache.offset)
         k = self._rotate(self.k_norm(split_heads(k, self._kv_heads)), cache.offset)
-        v = split_heads(v, self._kv_heads)
-        return self.o_proj(attend(q, k, v, cache, scale=self._scale, mask=mask))
-
-    def _one_frame(self, qkv: mx.array, cache: KVCache) -> mx.array:
-        """The same for T = 1 in few launches: (B, 1, (H + 2·Hk)·D) → (B, 1, H·D)."""
-        scales = (self._q_scale, self._k_scale, self._constants)
-        q, k, v = cuda.norm_rotate(qkv, *scales, cache.offset, heads=self._heads, kv_heads=self._kv_heads)
-        return cuda.decode_attention(q, *cache.update(k, v), cache.offset)
+        return attend(q, k, split_heads(v, self._kv_heads), cache, scale=self._scale, mask=mask)
 
     def _rotate(self, x: mx.array, offset: mx.array) -> mx.array:
         return mx.fast.rope(x, self._head_dim, traditional=False, base=self._base, scale=1.0, offset=offset)
@@ -115,9 +152,13 @@ class TalkerBlock(nn.Module):
 
     def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
         """(B, T, hidden) → the same shape."""
-        heard = self.self_attn(self.input_layernorm(x), cache, mask)
-        x, normed = add_norm(x, heard, self.post_attention_layernorm, self.pre_feedforward_layernorm)
-        return add_norm(x, self.mlp(normed), self.post_feedforward_layernorm)[0]
+        return self.after(Sum(x), cache, mask).done()
+
+    def after(self, entering: Sum, cache: KVCache, mask: mx.array) -> Sum:
+        """The same between sums that are left to the next block."""
+        x, heard = self.self_attn.after(entering, self.input_layernorm, cache, mask)
+        middle = Sum(x, heard, self.post_attention_layernorm)
+        return Sum(*self.mlp.after(middle, self.pre_feedforward_layernorm), self.post_feedforward_layernorm)
 
 
 class TalkerBackbone(nn.Module):
@@ -141,7 +182,8 @@ class TalkerBackbone(nn.Module):
         begin_step(cache, steps)
         windows = {entry.window: entry for entry in cache.layers}
         masks = {window: entry.mask(steps) for window, entry in windows.items()}
+        total = Sum(x)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, layer_cache, masks[layer_cache.window])
+            total = layer.after(total, layer_cache, masks[layer_cache.window])
         end_step(cache, steps)
-        return self.norm(x)
+        return total.normed(self.norm)

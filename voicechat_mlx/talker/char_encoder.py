@@ -17,6 +17,9 @@ from voicechat_mlx.nn.attention import merge_heads, split_heads
 from voicechat_mlx.nn.norms import OffsetRMSNorm
 from voicechat_mlx.talker.backbone import GatedMlp
 
+TABULATED_AT_ONCE = 1 << 16
+"""Characters encoded in one go when all ids are."""
+
 
 class CharAttention(nn.Module):
     """Bidirectional attention among the characters of one token, no q/k norm, soft-capped."""
@@ -124,6 +127,7 @@ class CharAwareSubwordEncoder(nn.Module):
         self.subword_flag_emb = FlagEmbedding("is_continuation", "cont_emb", 2, hidden)
         self.bos_eos_emb = FlagEmbedding("special_flags", "special_emb", 3, hidden)
         self._kept_token, self._kept = -1, mx.zeros((1, 1, hidden))
+        self._table: mx.array | None = None
         self._host_lengths = np.zeros(1, np.int32)
         self._characters = mx.zeros((1, 1), dtype=mx.int32)
         self._lengths = mx.zeros((1,), dtype=mx.int32)
@@ -138,6 +142,23 @@ class CharAwareSubwordEncoder(nn.Module):
         ids = mx.array([[token]])
         self._kept_token, self._kept = token, self._flagged(self.spell(ids, self._width(token)), ids)
 
+    def tabulate(self) -> None:
+        """Compute every id's embedding now, once the characters are set: (V, hidden), half a gigabyte at the real size.
+
+        Pays where a frame is bound by launches: thirty of them become one.
+        """
+        order = np.argsort(self._host_lengths, kind="stable")
+        lengths = np.maximum(self._host_lengths[order], 1)
+        rows = []
+        for length in np.unique(lengths):
+            alike = order[lengths == length]
+            for begin in range(0, len(alike), TABULATED_AT_ONCE // int(length) + 1):
+                ids = mx.array(alike[begin : begin + TABULATED_AT_ONCE // int(length) + 1])[None]
+                rows.append(self._flagged(self.spell(ids, int(length)), ids)[0])
+                mx.eval(rows[-1])
+        self._table = mx.concatenate(rows)[mx.array(np.argsort(order))]
+        mx.eval(self._table)
+
     def __call__(self, ids: mx.array, mask: mx.array | None = None, *, token: int | None = None) -> mx.array:
         """`mask` (B, T) bool: where false, the flags alone speak.
 
@@ -145,6 +166,8 @@ class CharAwareSubwordEncoder(nn.Module):
         """
         if token is not None and token == self._kept_token:
             return self._kept
+        if self._table is not None and mask is None:
+            return self._table[ids]
         spelled = self.spell(ids, None if token is None else self._width(token))
         if mask is not None:
             spelled = mx.where(mask[..., None], spelled, 0)

@@ -16,6 +16,7 @@ from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
 from voicechat_mlx.nn import cuda
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.talker.backbone import BackboneCache, TalkerBackbone
 from voicechat_mlx.talker.char_encoder import CharAwareSubwordEncoder
 from voicechat_mlx.talker.fusion import GatedFusion
@@ -95,7 +96,7 @@ class EarTts(nn.Module):
 
     def embed_codes(self, codes: mx.array) -> mx.array:
         """(B, T, Q) → (B, T, hidden)."""
-        return self.embed_code(self.depthsum(codes))
+        return fused(self.depthsum(codes), self.embed_code)
 
     def fuse(self, code_embedding: mx.array, condition: mx.array) -> mx.array:
         """(1, T, hidden) twice → both guidance rows (2, T, hidden)."""
@@ -136,7 +137,8 @@ class EarTts(nn.Module):
         chosen_sum = mx.zeros((self._latent,), dtype=self.rvq_embs.dtype)
         done = 0
         for turn, count in enumerate(self._counts):
-            mean, log_std = self.mog_head(hidden + self.embed_code(chosen_sum), gumbel[turn].squeeze(0))
+            shared = fused(chosen_sum[None].astype(hidden.dtype), self.embed_code)
+            mean, log_std = self.mog_head(hidden, gumbel[turn].squeeze(0), shared)
             residual = mean + mx.exp(log_std) * normal[turn].squeeze(0) * self._noise_scale
             codes, rest = self._quantise(residual, codes, range(done, done + count))
             chosen_sum = chosen_sum + (residual - rest)

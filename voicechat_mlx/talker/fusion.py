@@ -5,7 +5,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
-from voicechat_mlx.nn.linear import Linear
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.nn.norms import OffsetRMSNorm
 
 
@@ -15,8 +15,8 @@ class GatedFusion(nn.Module):
     def __init__(self, hidden: int, num_quantizers: int, eps: float) -> None:
         super().__init__()
         self._num_quantizers = num_quantizers
-        self.audio_proj = Linear(hidden, hidden)
-        self.text_proj = Linear(hidden, hidden)
+        self.audio_proj = nn.Linear(hidden, hidden)
+        self.text_proj = nn.Linear(hidden, hidden)
         self.gate = mx.zeros((hidden,))
         self.residual_scale = mx.zeros(())
         self.final_norm = OffsetRMSNorm(hidden, eps)
@@ -24,5 +24,5 @@ class GatedFusion(nn.Module):
     def __call__(self, audio: mx.array, text: mx.array) -> mx.array:
         """Code embeddings and text embeddings, (B, T, hidden) each → (B, T, hidden)."""
         gate = mx.sigmoid(self.gate)
-        mixed = gate * self.audio_proj(audio / self._num_quantizers) + (1 - gate) * self.text_proj(text)
+        mixed = gate * fused(audio / self._num_quantizers, self.audio_proj) + (1 - gate) * fused(text, self.text_proj)
         return self.final_norm(mx.sigmoid(self.residual_scale) * mixed)

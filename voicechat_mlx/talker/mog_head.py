@@ -6,12 +6,17 @@ low_mat[c] (proj_mus[c] x). Unusual: only the drawn component's rows of `proj_mu
 
 from __future__ import annotations
 
+from typing import Any
+
 import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
-from voicechat_mlx.nn.norms import OffsetRMSNorm, add_norm
-from voicechat_mlx.talker.backbone import GatedMlp
+from voicechat_mlx.nn import cuda
+from voicechat_mlx.nn.fused import fused
+from voicechat_mlx.nn.linear import LinearGroup
+from voicechat_mlx.nn.norms import OffsetRMSNorm
+from voicechat_mlx.talker.backbone import GatedMlp, Sum
 
 
 class MogLayer(nn.Module):
@@ -25,7 +30,11 @@ class MogLayer(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, hidden) → the same shape."""
-        return add_norm(x, self.mlp(self.pre_norm(x)), self.post_norm)[0]
+        return self.after(Sum(x)).done()
+
+    def after(self, entering: Sum) -> Sum:
+        """The same between sums that are left to the next layer."""
+        return Sum(*self.mlp.after(entering, self.pre_norm), self.post_norm)
 
 
 SMALLEST_TOP_P = 1e-30
@@ -51,7 +60,7 @@ class MogHead(nn.Module):
         head, hidden = config.mog_head, config.hidden_size
         self._components, self._rank, self._min_log_std = head.num_predictions, head.low_rank, head.min_log_std
         self._guidance, self._top_p = config.guidance_scale, config.top_p
-        self.mlp_stack = [
+        self.mlp_stack: list[Any] = [
             *(MogLayer(hidden, head.intermediate_size, head.eps) for _ in range(head.num_layers)),
             OffsetRMSNorm(hidden, head.eps),
         ]
@@ -60,15 +69,26 @@ class MogHead(nn.Module):
         self.proj_logs = nn.Linear(hidden, 1, bias=False)
         self.proj_else = nn.Linear(hidden, config.latent_size, bias=False)
         self.low_mat = mx.zeros((self._components, config.latent_size, self._rank))
+        self._projections = LinearGroup(self, "proj_logits", "proj_else", "proj_logs")
 
-    def __call__(self, x: mx.array, gumbel: mx.array) -> tuple[mx.array, mx.array]:
-        """Guidance joins the rows after the final norm; `gumbel` (K,) drives the draw."""
-        for layer in self.mlp_stack:
-            x = layer(x)
+    def prepare(self) -> None:
+        """Join the projections that every draw needs."""
+        self._projections.join()
+
+    def __call__(self, hidden: mx.array, gumbel: mx.array, shared: mx.array | None = None) -> tuple[mx.array, mx.array]:
+        """`shared` (1, hidden) is added to both rows; guidance joins them after the final norm; `gumbel` (K,) draws."""
+        entering = Sum(hidden, shared)
+        for layer in self.mlp_stack[:-1]:
+            entering = layer.after(entering)
+        x = entering.normed(self.mlp_stack[-1])
+        if cuda.available():
+            inputs = (x, fused(x, self._projections), self.proj_mus.weight, self.low_mat, gumbel)
+            return cuda.mixture(*inputs, max(self._top_p, SMALLEST_TOP_P), self._guidance, self._min_log_std)
         conditional, unconditional = x[:1].squeeze(0), x[1:].squeeze(0)
         x = conditional + self._guidance * (conditional - unconditional)
-        component = draw_from_nucleus(self.proj_logits(x), gumbel, self._top_p)
+        logits, other, log_std = self._projections.split(self._projections(x))
+        component = draw_from_nucleus(logits, gumbel, self._top_p)
         down = self.proj_mus.weight.reshape(self._components, self._rank, -1)[component]
         mean = self.low_mat[component] @ (down @ x)
-        log_std = mx.maximum(self.proj_logs(x), self._min_log_std)
-        return mean * mx.exp(log_std) + self.proj_else(x), log_std
+        log_std = mx.maximum(log_std, self._min_log_std)
+        return mean * mx.exp(log_std) + other, log_std

@@ -5,27 +5,33 @@ The sources are the .cu files beside this one.
 """
 
 from voicechat_mlx.nn.cuda.kernels import (
-    add_layer_norm,
     add_norm,
-    available,
+    attend,
     conv_step,
-    decode_attention,
-    mamba_step,
+    mamba_frame,
+    mixture,
     nearest_codes,
-    norm_rotate,
     rel_attention,
-    rows_matmul,
+    rnnt_frame,
 )
+from voicechat_mlx.nn.cuda.launch import available
+from voicechat_mlx.nn.cuda.product import SHARED_BYTES, Addend, Norm, Weights, product, suits, weights_of
 
 __all__ = [
-    "add_layer_norm",
+    "SHARED_BYTES",
+    "Addend",
+    "Norm",
+    "Weights",
     "add_norm",
+    "attend",
     "available",
     "conv_step",
-    "decode_attention",
-    "mamba_step",
+    "mamba_frame",
+    "mixture",
     "nearest_codes",
-    "norm_rotate",
+    "product",
     "rel_attention",
-    "rows_matmul",
+    "rnnt_frame",
+    "suits",
+    "weights_of",
 ]

@@ -1,11 +1,9 @@
 // One step of a causal depthwise convolution: y[c] = act(bias[c] + Σ_k taps[k, c] · window[k, c]), and the moved window.
-// With GATED, x holds 2C channels and the input is the first half · σ(second half).
 const int C = taps_shape[1];
 const int c = blockIdx.x * blockDim.x + threadIdx.x;
 if (c >= C) {
   return;
 }
-const T now = GATED ? static_cast<T>(up(x[c]) / (1.0f + expf(-up(x[C + c])))) : x[c];
 float sum = BIAS ? up(bias[c]) : 0.0f;
 for (int k = 0; k < K - 1; k++) {
   const T value = tail[k * C + c];
@@ -14,6 +12,6 @@ for (int k = 0; k < K - 1; k++) {
     next_tail[(k - 1) * C + c] = value;
   }
 }
-sum += up(taps[(K - 1) * C + c]) * up(now);
-next_tail[(K - 2) * C + c] = now;
+sum += up(taps[(K - 1) * C + c]) * up(x[c]);
+next_tail[(K - 2) * C + c] = x[c];
 y[c] = static_cast<T>(SILU ? sum / (1.0f + expf(-sum)) : sum);

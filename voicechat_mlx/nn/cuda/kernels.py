@@ -1,161 +1,82 @@
-"""Calls of the CUDA kernels. A kernel is known by its template arguments alone, so dtypes are among them."""
+"""Calls of the kernels that belong to one kind of layer each; `product` has a file of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
-from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 
-SOURCES = Path(__file__).parent
-THREADS = 256
-MOST_ROWS = 4
-Template = list[tuple[str, bool | int | mx.Dtype]]
+from voicechat_mlx.nn.cuda.launch import THREADS, Template, bits, constants, run
 
-SIGNATURES = {
-    "rows_matmul": (["x", "w"], ["out"]),
-    "norm_rotate": (["qkv", "q_scale", "k_scale", "constants", "offset"], ["q", "k", "v"]),
-    "decode_attention": (["q", "keys", "values", "offset"], ["out"]),
-    "add_norm": (["x", "y", "post", "pre", "eps"], ["sum", "normed"]),
-    "add_layer_norm": (["x", "y", "weight", "bias", "eps"], ["sum", "normed"]),
-    "next_code": (
-        ["residual", "scores", "codes", "found", "place", "previous", "book", "half_norms"],
-        ["next_residual", "next_scores", "next_codes", "next_found"],
-    ),
-    "rel_attention": (
-        ["q", "k", "v", "key_tail", "value_tail", "positions", "u", "w", "seen"],
-        ["out", "next_keys", "next_values"],
-    ),
-    "conv_step": (["tail", "x", "taps", "bias"], ["y", "next_tail"]),
-    "mamba_step": (["xbc", "dt", "z", "decay", "skip", "dt_bias", "state"], ["y", "next_state"]),
-}
+LARGE_BLOCK = 1024
+"""Threads where few blocks do all the work."""
 
 
-@cache
-def available() -> bool:
-    """Whether arrays live on an NVIDIA GPU."""
-    return bool(mx.cuda.is_available()) and mx.default_device().type == mx.DeviceType.gpu
-
-
-@cache
-def _kernel(name: str) -> Any:
-    inputs, outputs = SIGNATURES[name]
-    return mx.fast.cuda_kernel(
-        name=name,
-        input_names=inputs,
-        output_names=outputs,
-        source=(SOURCES / f"{name}.cu").read_text(encoding="utf-8"),
-        header=(SOURCES / "common.cuh").read_text(encoding="utf-8"),
-    )
-
-
-def _run(
-    name: str,
-    inputs: Sequence[mx.array],
-    template: Template,
-    blocks: int,
-    shapes: Sequence[tuple[int, ...]],
-    dtypes: Sequence[mx.Dtype],
-) -> list[mx.array]:
-    grid = (blocks * THREADS, 1, 1)
-    result: list[mx.array] = _kernel(name)(
-        inputs=list(inputs),
-        template=template,
-        grid=grid,
-        threadgroup=(THREADS, 1, 1),
-        output_shapes=list(shapes),
-        output_dtypes=list(dtypes),
-    )
-    return result
-
-
-def rows_matmul(x: mx.array, weight: mx.array) -> mx.array | None:
-    """x (…, K) of at most 4 rows, weight (N, K) → (…, N); None where the shapes do not suit the kernel."""
-    rows, width = x.size // x.shape[-1], x.shape[-1]
-    if rows > MOST_ROWS or width % 8 or mx.float16 in (x.dtype, weight.dtype):
-        return None
-    outputs = weight.shape[0]
-    template: Template = [("X", x.dtype), ("W", weight.dtype), ("R", rows)]
-    shape = (*x.shape[:-1], outputs)
-    return _run("rows_matmul", [x, weight], template, -(-outputs // 8), [shape], [x.dtype])[0]
-
-
-def norm_rotate(
+def attend(
     qkv: mx.array,
-    q_scale: mx.array,
-    k_scale: mx.array,
-    constants: mx.array,
-    offset: mx.array,
+    keys: mx.array,
+    values: mx.array,
+    count: mx.array,
     *,
     heads: int,
-    kv_heads: int,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """qkv (B, 1, (H + 2·Hk)·D), constants (D / 2 + 1,) → q (B, H, 1, D), k and v (B, Hk, 1, D)."""
-    rows, head_dim = qkv.shape[0], q_scale.shape[0]
-    template: Template = [("T", qkv.dtype), ("H", heads), ("HK", kv_heads), ("D", head_dim)]
-    kv_shape = (rows, kv_heads, 1, head_dim)
-    q, k, v = _run(
-        "norm_rotate",
-        [qkv, q_scale, k_scale, constants, offset],
-        template,
-        -(-rows * (heads + 2 * kv_heads) // 8),
-        [(rows, heads, 1, head_dim), kv_shape, kv_shape],
-        [qkv.dtype] * 3,
-    )
-    return q, k, v
+    scale: float,
+    rotation: tuple[mx.array, mx.array, mx.array, float] | None = None,
+) -> mx.array:
+    """qkv (B, 1, (H + 2·Hk)·D), buffers (B, Hk, C, D), frames done in `count[0]` → (B, 1, H·D).
+
+    Unusual: the buffers themselves receive the new frame, at its position modulo C; whoever shares them sees it.
+    `rotation`: scales of q and k (D,), rotation rates (D / 2,) and the epsilon of both norms.
+    """
+    rows, kv_heads, _, head_dim = keys.shape
+    q_scale, k_scale, rates, eps = rotation or (None, None, None, 0.0)
+    template: Template = [
+        ("T", qkv.dtype),
+        ("H", heads),
+        ("HK", kv_heads),
+        ("D", head_dim),
+        ("ROTATE", rotation is not None),
+        ("EPS", bits(eps)),
+        ("SCALE", bits(scale)),
+    ]
+    inputs = [qkv, keys, values, count, q_scale, k_scale, rates]
+    shape = (rows, 1, heads * head_dim)
+    return run("attend", inputs, template, rows * heads, [shape], [qkv.dtype], LARGE_BLOCK)[0]
 
 
-def decode_attention(q: mx.array, keys: mx.array, values: mx.array, offset: mx.array) -> mx.array:
-    """Scaled q (B, H, 1, D) over buffers (B, Hk, C, D) that hold min(offset + 1, C) frames → (B, 1, H·D)."""
-    rows, heads, _, head_dim = q.shape
-    template: Template = [("T", q.dtype), ("D", head_dim)]
-    inputs = [q, keys, values, offset]
-    return _run("decode_attention", inputs, template, rows * heads, [(rows, 1, heads * head_dim)], [q.dtype])[0]
-
-
-@cache
-def _constant(value: float | int) -> mx.array:
-    """One number as an array (1,), made once."""
-    array = mx.array([value])
-    mx.eval(array)
-    return array
-
-
-def add_norm(
-    x: mx.array, y: mx.array, post: mx.array | None, pre: mx.array | None, eps: float
-) -> tuple[mx.array, mx.array]:
-    """x, y (…, width) → x + norm(y) · post (without `post`: x + y), and the norm of that · pre (without: the same)."""
+def add_norm(x: mx.array, y: mx.array, post: mx.array, pre: mx.array, eps: float) -> mx.array:
+    """x, y (…, width) → norm(x + norm(y) · post) · pre."""
     width = x.shape[-1]
+    template: Template = [("T", x.dtype), ("WIDTH", width), ("EPS", bits(eps))]
+    inputs = [x, y, post, pre]
+    return run("add_norm", inputs, template, x.size // width, [x.shape], [x.dtype])[0]
+
+
+def mixture(
+    x: mx.array,
+    projected: mx.array,
+    mus: mx.array,
+    low_mat: mx.array,
+    gumbel: mx.array,
+    top_p: float,
+    guidance: float,
+    least: float,
+) -> tuple[mx.array, mx.array]:
+    """x (2, hidden), projected (2, C + latent + 1), mus (C·rank, hidden), low_mat (C, latent, rank), gumbel (C,).
+
+    → the drawn component's mean (latent,) and its log scale (1,), at least `least`; float32.
+    """
+    components, latent, rank = low_mat.shape
     template: Template = [
         ("T", x.dtype),
-        ("WIDTH", width),
-        ("POST", post is not None),
-        ("NEXT", pre is not None),
+        ("W", mus.dtype),
+        ("HIDDEN", x.shape[-1]),
+        ("COMPONENTS", components),
+        ("LATENT", latent),
+        ("RANK", rank),
     ]
-    inputs = [x, y, x if post is None else post, x if pre is None else pre, _constant(eps)]
-    shapes = [x.shape, x.shape if pre is not None else (1,)]
-    total, normed = _run("add_norm", inputs, template, x.size // width, shapes, [x.dtype] * 2)
-    return total, normed if pre is not None else total
-
-
-def add_layer_norm(
-    x: mx.array, y: mx.array | None, weight: mx.array, bias: mx.array, eps: float, *, half: bool, silu: bool
-) -> tuple[mx.array, mx.array]:
-    """x, y (…, width) → x + y, or x + ½ y, and its layer norm, through SiLU if asked; without `y` the norm of x."""
-    width = x.shape[-1]
-    template: Template = [
-        ("T", x.dtype),
-        ("WIDTH", width),
-        ("ADD", y is not None),
-        ("HALF", half),
-        ("SILU", silu),
-    ]
-    inputs = [x, x if y is None else y, weight, bias, _constant(eps)]
-    shapes = [(1,) if y is None else x.shape, x.shape]
-    total, normed = _run("add_layer_norm", inputs, template, x.size // width, shapes, [x.dtype] * 2)
-    return (x if y is None else total), normed
+    inputs = [x, projected, mus, low_mat, gumbel, constants(top_p, guidance, least)]
+    mean, log_std = run("mixture", inputs, template, 1, [(latent,), (1,)], [mx.float32] * 2, LARGE_BLOCK // 2)
+    return mean, log_std
 
 
 def nearest_codes(
@@ -167,14 +88,14 @@ def nearest_codes(
     is left of the residual (latent,).
     """
     latent, blocks, last = residual.shape[0], -(-books[0].shape[0] // 8), len(books)
-    state = [residual.astype(mx.float32), _constant(0.0), _constant(0), found]
+    state: list[mx.array] = [residual.astype(mx.float32), constants(0.0), constants(0), found]
     for level in range(last + 1):
         book, norms = books[min(level, last - 1)], half_norms[min(level, last - 1)]
         previous = books[max(level - 1, 0)]
         template: Template = [("B", book.dtype), ("LATENT", latent), ("FIRST", level == 0), ("LAST", level == last)]
-        state = _run(
+        state = run(
             "next_code",
-            [*state, _constant(start + level - 1), previous, book, norms],
+            [*state, constants(start + level - 1), previous, book, norms],
             template,
             1 if level == last else blocks,
             [(latent,), (blocks,), (blocks,), found.shape],
@@ -184,64 +105,89 @@ def nearest_codes(
 
 
 def rel_attention(
-    q: mx.array,
-    k: mx.array,
-    v: mx.array,
+    qkv: mx.array,
     tails: tuple[mx.array, mx.array],
     positions: mx.array,
     biases: tuple[mx.array, mx.array],
     seen: mx.array,
 ) -> tuple[mx.array, mx.array, mx.array]:
-    """q, k, v (1, 1, d), tails (1, L, d), positions (H, L + 1, D), biases (H, D), seen () → (1, 1, d), moved tails."""
+    """qkv (1, 1, 3d), tails (1, L, d), positions (H, L + 1, D), biases (H, D), seen () → (1, 1, d), moved tails."""
     heads, head_dim = biases[0].shape
-    template: Template = [("T", q.dtype), ("D", head_dim)]
-    inputs = [q, k, v, *tails, positions, *biases, seen]
-    shapes = [q.shape, tails[0].shape, tails[1].shape]
-    out, keys, values = _run("rel_attention", inputs, template, heads, shapes, [q.dtype] * 3)
+    template: Template = [("T", qkv.dtype), ("D", head_dim)]
+    inputs = [qkv, *tails, positions, *biases, seen]
+    shapes = [(1, 1, heads * head_dim), tails[0].shape, tails[1].shape]
+    out, keys, values = run("rel_attention", inputs, template, heads, shapes, [qkv.dtype] * 3)
     return out, keys, values
 
 
 def conv_step(
-    tail: mx.array, x: mx.array, taps: mx.array, bias: mx.array | None, *, gated: bool, silu: bool
+    tail: mx.array, x: mx.array, taps: mx.array, bias: mx.array | None, *, silu: bool
 ) -> tuple[mx.array, mx.array]:
-    """tail (1, K - 1, C), x (1, 1, C) or gated (1, 1, 2C), taps (K, C), bias (C,) → y (1, 1, C) and the moved tail."""
+    """tail (1, K - 1, C), x (1, 1, C), taps (K, C), bias (C,) → y (1, 1, C) and the moved tail."""
     kernel_size, channels = taps.shape
-    template: Template = [
-        ("T", x.dtype),
-        ("K", kernel_size),
-        ("BIAS", bias is not None),
-        ("GATED", gated),
-        ("SILU", silu),
-    ]
+    template: Template = [("T", x.dtype), ("K", kernel_size), ("BIAS", bias is not None), ("SILU", silu)]
     inputs = [tail, x, taps, taps if bias is None else bias]
-    shapes = [(1, 1, channels), tail.shape]
-    y, moved = _run("conv_step", inputs, template, -(-channels // THREADS), shapes, [x.dtype] * 2)
+    y, moved = run("conv_step", inputs, template, -(-channels // THREADS), [x.shape, tail.shape], [x.dtype] * 2)
     return y, moved
 
 
-def mamba_step(
-    xbc: mx.array,
-    dt: mx.array,
-    z: mx.array,
+def mamba_frame(
+    projected: mx.array,
+    tail: mx.array,
+    taps: mx.array,
+    bias: mx.array,
     decay: mx.array,
     skip: mx.array,
     dt_bias: mx.array,
     state: mx.array,
     *,
     groups: int,
-) -> tuple[mx.array, mx.array]:
-    """xbc (1, 1, conv width) after its convolution, dt (1, 1, H), z (1, 1, width), state (1, H, P, N) float32.
+) -> tuple[mx.array, mx.array, mx.array]:
+    """projected (1, 1, z | x, B, C | dt), the convolution's tail (1, K - 1, C), taps (K, C), bias; state (1, H, P, N).
 
-    → y · silu(z) (1, 1, width) and the next state.
+    → y · silu(z) (1, 1, H·P), the moved tail and the next state, which is float32.
     """
     _, heads, head_dim, state_size = state.shape
     template: Template = [
-        ("T", xbc.dtype),
+        ("T", projected.dtype),
         ("H", heads),
         ("HEAD_DIM", head_dim),
         ("STATE", state_size),
         ("GROUPS", groups),
+        ("TAPS", taps.shape[0]),
     ]
-    inputs = [xbc, dt, z, decay, skip, dt_bias, state]
-    y, moved = _run("mamba_step", inputs, template, heads, [z.shape, state.shape], [z.dtype, mx.float32])
-    return y, moved
+    inputs = [projected, tail, taps, bias, decay, skip, dt_bias, state]
+    shapes = [(1, 1, heads * head_dim), tail.shape, state.shape]
+    dtypes = [projected.dtype, tail.dtype, mx.float32]
+    y, moved, following = run("mamba_frame", inputs, template, heads, shapes, dtypes)
+    return y, moved, following
+
+
+def rnnt_frame(
+    encoder_term: mx.array,
+    prediction_term: mx.array,
+    state: tuple[mx.array, mx.array],
+    joint: tuple[mx.array, mx.array],
+    embed: mx.array,
+    lstm: tuple[mx.array, mx.array],
+    pred: tuple[mx.array, mx.array],
+    *,
+    most: int,
+) -> tuple[mx.array, mx.array, tuple[mx.array, mx.array]]:
+    """Both terms (1, J); hidden and cell state (layers, 1, P) → pieces (most,), the next term, the next state.
+
+    Weights and biases: joint (V + 1, J), embed (≥ V, P), LSTM (layers, 4P, 2P), pred (J, P). All float32.
+    """
+    layers, _, width = state[0].shape
+    template: Template = [
+        ("LAYERS", layers),
+        ("P", width),
+        ("J", encoder_term.shape[-1]),
+        ("PIECES", joint[0].shape[0] - 1),
+        ("MOST", most),
+    ]
+    inputs = [encoder_term, prediction_term, *state, *joint, embed, *lstm, *pred]
+    shapes = [(most,), prediction_term.shape, state[0].shape, state[1].shape]
+    dtypes = [mx.uint32, mx.float32, mx.float32, mx.float32]
+    pieces, term, hidden, cell = run("rnnt_frame", inputs, template, 1, shapes, dtypes, LARGE_BLOCK)
+    return pieces, term, (hidden, cell)

@@ -1,9 +1,10 @@
 // Relative-position attention of one new frame over its window: score_j = ((q + u) · k_j + (q + w) · p_j) / √D.
-// The window is LEFT earlier frames, of which the newest `seen` are real, and the new one, which also moves into the
+// The window is LEFT earlier frames, of which at most the newest `seen` are real, and the new one, which also moves into the
 // returned windows. One block per head.
 constexpr int WARPS = 8, P = (D + 31) / 32;
 __shared__ float maxima[WARPS], totals[WARPS], means[WARPS][D];
 const int LEFT = key_tail_shape[1], WIDTH = key_tail_shape[2];
+const T *q = qkv, *k = qkv + WIDTH, *v = qkv + 2 * WIDTH;
 const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 float content[P], place[P], mean[P] = {}, maximum = -ENDLESS, total = 0.0f;
 for (int i = 0; i < P; i++) {

@@ -1,0 +1,173 @@
+// Enough of CUDA for the kernels of voicechat_mlx/nn/cuda to run on a CPU: a block's threads are fibers that take turns,
+// and give way only where they must wait for each other, at barriers and shuffles. Blocks run one after another.
+#include <setjmp.h>
+#include <ucontext.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+using std::max;
+using std::min;
+
+#define __device__
+#define __shared__ static
+#define __restrict__
+#define __launch_bounds__(...)
+
+struct uint3 {
+  unsigned x, y, z;
+};
+struct alignas(4) uint4 {
+  unsigned x, y, z, w;
+};
+struct alignas(4) float4 {
+  float x, y, z, w;
+};
+static uint3 threadIdx, blockIdx, blockDim, gridDim;
+
+struct bfloat16 {
+  uint16_t bits;
+  bfloat16() = default;
+  explicit bfloat16(float value) {
+    uint32_t whole;
+    std::memcpy(&whole, &value, 4);
+    bits = static_cast<uint16_t>((whole + 0x7fff + ((whole >> 16) & 1)) >> 16);
+  }
+  explicit operator float() const {
+    const uint32_t whole = static_cast<uint32_t>(bits) << 16;
+    float value;
+    std::memcpy(&value, &whole, 4);
+    return value;
+  }
+};
+
+inline float __int_as_float(int bits) {
+  float value;
+  std::memcpy(&value, &bits, 4);
+  return value;
+}
+inline float __uint_as_float(unsigned bits) {
+  return __int_as_float(static_cast<int>(bits));
+}
+inline unsigned __float_as_uint(float value) {
+  unsigned bits;
+  std::memcpy(&bits, &value, 4);
+  return bits;
+}
+inline float rsqrtf(float x) {
+  return 1.0f / std::sqrt(x);
+}
+template <typename T>
+T __ldg(const T* place) {
+  return *place;
+}
+template <typename T>
+T __ldcs(const T* place) {
+  return *place;
+}
+
+// A fiber begins in a context of its own; from then on the two sides jump, which needs no system call.
+struct Fiber {
+  ucontext_t context;
+  jmp_buf place;
+  std::vector<char> stack;
+  bool begun, done, waiting;
+};
+static std::vector<Fiber> fibers;
+static jmp_buf scheduler;
+static unsigned current;
+static bool lanes_meet;  // what the current fiber waits for: its warp, or its block
+static unsigned exchanged[1024];
+
+static void wait_for(bool warp_only) {
+  fibers[current].waiting = true;
+  lanes_meet = warp_only;
+  if (!_setjmp(fibers[current].place)) {
+    _longjmp(scheduler, 1);
+  }
+}
+inline void __syncthreads() {
+  wait_for(false);
+}
+inline void __syncwarp(unsigned = 0xffffffffu) {
+  wait_for(true);
+}
+template <typename T>
+T __shfl_xor_sync(unsigned, T value, int lanes) {
+  static_assert(sizeof(T) == 4);
+  std::memcpy(&exchanged[threadIdx.x], &value, 4);
+  wait_for(true);
+  T other;
+  std::memcpy(&other, &exchanged[threadIdx.x ^ lanes], 4);
+  wait_for(true);
+  return other;
+}
+
+// Lets a fiber run until it waits or ends.
+__attribute__((noinline)) static void resume(unsigned index) {
+  current = index;
+  threadIdx = {index, 0, 0};
+  if (_setjmp(scheduler)) {
+    return;
+  }
+  if (fibers[index].begun) {
+    _longjmp(fibers[index].place, 1);
+  }
+  fibers[index].begun = true;
+  setcontext(&fibers[index].context);
+}
+
+// Runs `body` as `threads` fibers for each of `blocks` blocks.
+template <typename Body>
+void launch(unsigned blocks, unsigned threads, Body body) {
+  static Body* running;
+  running = &body;
+  fibers.resize(threads);
+  blockDim = {threads, 1, 1};
+  gridDim = {blocks, 1, 1};
+  std::vector<char> meets(threads);
+  for (unsigned block = 0; block < blocks; block++) {
+    blockIdx = {block, 0, 0};
+    for (unsigned i = 0; i < threads; i++) {
+      Fiber& fiber = fibers[i];
+      fiber.stack.resize(1 << 16);
+      fiber.begun = fiber.done = fiber.waiting = false;
+      getcontext(&fiber.context);
+      fiber.context.uc_stack.ss_sp = fiber.stack.data();
+      fiber.context.uc_stack.ss_size = fiber.stack.size();
+      fiber.context.uc_link = nullptr;
+      makecontext(&fiber.context, reinterpret_cast<void (*)()>(+[] {
+        (*running)();
+        fibers[current].done = true;
+        _longjmp(scheduler, 1);
+      }), 0);
+    }
+    for (bool alive = true; alive;) {
+      alive = false;
+      for (unsigned i = 0; i < threads; i++) {
+        if (!fibers[i].done && !fibers[i].waiting) {
+          resume(i);
+          meets[i] = lanes_meet;
+        }
+        alive = alive || !fibers[i].done;
+      }
+      bool whole_block = true;
+      for (unsigned i = 0; i < threads; i++) {
+        whole_block = whole_block && (fibers[i].done || !meets[i]);
+      }
+      for (unsigned first = 0; first < threads; first += 32) {
+        const unsigned end = min(first + 32, threads);
+        bool whole_warp = true;
+        for (unsigned i = first; i < end; i++) {
+          whole_warp = whole_warp && (fibers[i].done || meets[i]);
+        }
+        for (unsigned i = first; i < end; i++) {
+          fibers[i].waiting = fibers[i].waiting && !whole_warp && !whole_block;
+        }
+      }
+    }
+  }
+}

@@ -1,0 +1,79 @@
+"""What residual blocks are made of: a norm, a matrix product, an activation and a sum, as one step.
+
+Per-frame steps on a GPU are bound by launches, and each of these is one launch of `cuda.product` there. Everywhere
+else, and for more rows than a frame has, it is the expression that its docstring says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mlx.core as mx
+from mlx import nn
+
+from voicechat_mlx.nn import cuda
+from voicechat_mlx.nn.linear import LinearGroup
+from voicechat_mlx.nn.norms import GroupedRMSNorm, OffsetRMSNorm
+
+Activation = Callable[[mx.array], mx.array]
+Layer = nn.Module | LinearGroup
+
+
+def fused(
+    x: mx.array,
+    layer: Layer,
+    *,
+    norm: nn.Module | None = None,
+    after_norm: Activation | None = None,
+    activation: Activation | None = None,
+    residual: mx.array | None = None,
+    half: bool = False,
+) -> mx.array:
+    """residual + activation(layer(after_norm(norm(x)))), each but the layer optional; `half` adds half of it.
+
+    x (…, K) → (…, N), or (…, N / 2) where the activation joins two halves. `after_norm` is SiLU or nothing.
+    """
+    if cuda.available():
+        weights = layer.weights if isinstance(layer, LinearGroup) else cuda.weights_of(layer)
+        if weights is not None and cuda.suits(x, weights):
+            normed = _norm(norm, activated=after_norm is not None) if norm else None
+            return cuda.product(x, weights, norm=normed, activation=activation, residual=residual, half=half)[0]
+    x = norm(x) if norm else x
+    y = layer(after_norm(x) if after_norm else x)
+    y = activation(y) if activation else y
+    if residual is None:
+        return y
+    return residual + 0.5 * y if half else residual + y
+
+
+def fused_after(
+    x: mx.array,
+    y: mx.array,
+    post: OffsetRMSNorm | None,
+    layer: Layer,
+    *,
+    norm: nn.Module,
+    activation: Activation | None = None,
+) -> tuple[mx.array, mx.array]:
+    """s = x + post(y), or x + y, and activation(layer(norm(s))): (…, K) and (…, N). One row of y may serve all of x."""
+    if cuda.available():
+        weights = layer.weights if isinstance(layer, LinearGroup) else cuda.weights_of(layer)
+        if weights is not None and cuda.suits(x, weights):
+            addend = cuda.Addend(y, post.scale if post else None)
+            out, total = cuda.product(x, weights, norm=_norm(norm), addend=addend, activation=activation)
+            return total, out
+    total = x + (post(y) if post else y)
+    out = layer(norm(total))
+    return total, activation(out) if activation else out
+
+
+def _norm(norm: Any, *, activated: bool = False) -> cuda.Norm:
+    """The norm as the kernel wants it."""
+    if isinstance(norm, OffsetRMSNorm):
+        return cuda.Norm(1, norm.scale, None, norm.eps, activated=activated)
+    if isinstance(norm, GroupedRMSNorm):
+        return cuda.Norm(3, norm.weight, None, norm.eps, norm.groups, activated=activated)
+    if isinstance(norm, nn.LayerNorm):
+        return cuda.Norm(2, norm.weight, norm.bias, norm.eps, activated=activated)
+    return cuda.Norm(1, norm.weight, None, norm.eps, activated=activated)
