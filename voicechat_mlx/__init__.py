@@ -21,14 +21,28 @@ from voicechat_mlx.errors import (
     InputError,
     OutputError,
     SessionError,
+    ToolError,
     VoiceChatError,
 )
-from voicechat_mlx.events import Audio, Done, Event, FunctionDelta, TextDelta, TranscriptDelta
+from voicechat_mlx.events import (
+    Audio,
+    Cancelled,
+    Done,
+    Event,
+    FrameTiming,
+    FunctionDelta,
+    TextDelta,
+    ToolCall,
+    ToolCallFailed,
+    TranscriptDelta,
+)
 
 if TYPE_CHECKING:
     from voicechat_mlx.model import VoiceChat, load
     from voicechat_mlx.offline import VoiceChatResult, generate
     from voicechat_mlx.session import Session
+    from voicechat_mlx.timing import Profile
+    from voicechat_mlx.tools.exchange import ToolLimits
 
 set_defaults()  # both before anything imports mlx.core
 preload_openblas()
@@ -37,16 +51,23 @@ __version__ = "0.1.0"
 __all__ = [
     "Audio",
     "AudioError",
+    "Cancelled",
     "CheckpointError",
     "ConfigError",
     "Done",
     "Event",
+    "FrameTiming",
     "FunctionDelta",
     "InputError",
     "OutputError",
+    "Profile",
     "Session",
     "SessionError",
     "TextDelta",
+    "ToolCall",
+    "ToolCallFailed",
+    "ToolError",
+    "ToolLimits",
     "TranscriptDelta",
     "VoiceChat",
     "VoiceChatError",
@@ -55,7 +76,9 @@ __all__ = [
     "load",
 ]
 _HOMES = {
+    "Profile": "timing",
     "Session": "session",
+    "ToolLimits": "tools.exchange",
     "VoiceChat": "model",
     "VoiceChatResult": "offline",
     "generate": "offline",

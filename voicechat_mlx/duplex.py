@@ -17,7 +17,11 @@ from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import LayersCache
 from voicechat_mlx.model import VoiceChat, VoicePrompt
 from voicechat_mlx.nn.cache import Cache, arrays_of
+from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.talker.backbone import BackboneCache
+
+FREE = 2**32 - 1
+"""In the place of an id that is written from outside: the model chooses."""
 
 
 class Thinking(Cache):
@@ -25,10 +29,23 @@ class Thinking(Cache):
 
     def __init__(self, layers: LayersCache, pad: int) -> None:
         self.layers = layers
-        self.text = mx.array([[pad]], dtype=mx.uint32)
+        self.said = _said(*[mx.array([[pad]], dtype=mx.uint32)] * 2)
+        """The latest text and function ids, over and over: MLX keeps the smallest arrays far from a GPU."""
+
+    @property
+    def text(self) -> mx.array:
         """(1, 1) the latest text id."""
-        self.function = self.text
+        return self.said[None, :1]
+
+    @property
+    def function(self) -> mx.array:
         """(1, 1) the latest function id."""
+        return self.said[None, 1:2]
+
+
+def _said(text: mx.array, function: mx.array) -> mx.array:
+    """Two ids (1, 1) → (16,)."""
+    return mx.tile(mx.concatenate([text[0], function[0]]), 8)
 
 
 class Speaking(Cache):
@@ -36,6 +53,8 @@ class Speaking(Cache):
 
     def __init__(self, voice: VoicePrompt, seed: int) -> None:
         self.layers: BackboneCache = voice.cache.clone()
+        for layer in self.layers.layers:
+            layer.detach()
         self.codes = voice.last_codes
         """(1, 1, Q) the latest codes, as generated."""
         self.key = mx.random.key(seed)
@@ -77,12 +96,19 @@ def first_codes(model: VoiceChat, conventions: Conventions) -> mx.array:
     return model.replace_control_codes(silence if conventions.silent_first_frame else mx.zeros_like(silence))
 
 
-def think(model: VoiceChat, state: Thinking, audio: mx.array) -> mx.array:
-    """Advance the language model by one projected frame (1, 1, hidden): new text and function ids, greedily; (2,)."""
+def think(model: VoiceChat, state: Thinking, audio: mx.array, written: mx.array | None = None) -> mx.array:
+    """Advance the language model by one projected frame (1, 1, hidden): new text and function ids, greedily; (2,).
+
+    `written` (1, 1) puts its id on the function channel and PAD on the text channel, unless it is `FREE`.
+    """
     hidden = model.llm(model.fuse(state.text, audio, state.function), state.layers)
-    state.text = _boosted(model, model.lm_head(hidden)).argmax(axis=-1)
-    state.function = model.function_head(hidden).argmax(axis=-1)
-    return mx.concatenate([state.text[0], state.function[0]])
+    text = _boosted(model, fused(hidden, model.lm_head)).argmax(axis=-1)
+    function = fused(hidden, model.function_head).argmax(axis=-1)
+    if written is not None:
+        text = mx.where(written == FREE, text, mx.array(model.config.pad_token_id, mx.uint32))
+        function = mx.where(written == FREE, function, written)
+    state.said = _said(text, function)
+    return state.said[:2]
 
 
 def speak(model: VoiceChat, state: Speaking, text: mx.array) -> mx.array:

@@ -6,12 +6,31 @@
     │   ├── CheckpointError     weights, tokenizer or vocabulary files
     │   ├── AudioError          an audio file or array that cannot be used
     │   └── OutputError         a place that cannot be written
-    └── SessionError        a session used out of order, for instance a push after finish()
+    ├── SessionError        a session used out of order, for instance a push after finish()
+    └── ToolError           a tool's result that cannot be taken; the session goes on
 
 Every message is one line: the thing at fault, what was found, and what to do about it.
 """
 
 from __future__ import annotations
+
+from typing import Literal
+
+CallFault = Literal[
+    "malformed",
+    "too_long",
+    "too_slow",
+    "too_many",
+    "unknown_tool",
+    "unfinished",
+    "callback_failed",
+    "not_json",
+    "too_large",
+    "no_result",
+]
+"""Why a tool call of the model came to nothing (`ToolCallFailed.reason`)."""
+ResultFault = Literal["unknown_id", "duplicate_id", "late", "not_json", "too_large"]
+"""Why a tool's result was not taken (`ToolError.reason`)."""
 
 
 class VoiceChatError(Exception):
@@ -40,3 +59,12 @@ class OutputError(InputError):
 
 class SessionError(VoiceChatError):
     """A session was used out of order."""
+
+
+class ToolError(VoiceChatError):
+    """A tool's result was not taken. The session goes on as if it had not been given."""
+
+    def __init__(self, message: str, reason: ResultFault) -> None:
+        super().__init__(message)
+        self.reason: ResultFault = reason
+        """What a program can act on; the message is for people."""

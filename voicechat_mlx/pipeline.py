@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from voicechat_mlx.clock import StageClock
 from voicechat_mlx.codec.codec import CodecCache
 from voicechat_mlx.conventions import Conventions
-from voicechat_mlx.duplex import DuplexState, first_codes, speak, start, think
+from voicechat_mlx.duplex import FREE, DuplexState, first_codes, speak, start, think
 from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.perception.conformer import EncoderCache
@@ -47,6 +48,16 @@ class Block:
     """[1764·F]: the stream's next samples, `codec.delay` late."""
 
 
+class Writer(Protocol):
+    """Reads the function channel frame by frame and may write into it."""
+
+    def next_id(self) -> int | None:
+        """The function id of the next frame; None leaves it to the model."""
+
+    def read(self, id: int) -> None:
+        """The function id that the frame came to."""
+
+
 class Conversation(Cache):
     """The past of every network in one conversation."""
 
@@ -61,10 +72,20 @@ class Pipeline:
     """One conversation's networks at work. Rows must come in whole frames: one for the first, then eight for each."""
 
     def __init__(
-        self, model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions, *, profile: bool = False
+        self,
+        model: VoiceChat,
+        prompt_ids: Sequence[int],
+        seed: int,
+        conventions: Conventions,
+        *,
+        profile: bool = False,
+        writer: Writer | None = None,
     ) -> None:
-        """`profile` runs stage by stage also where a frame could be one compiled call: each then has its own time."""
-        self._model, self._conventions = model, conventions
+        """`profile` runs stage by stage also where a frame could be one compiled call: each then has its own time.
+
+        With a `writer` the host looks at every frame before it begins the next.
+        """
+        self._model, self._conventions, self._writer = model, conventions, writer
         self._whole_frames = model.run.compiled and not profile
         self._factor = model.config.audio_config.encoder.subsampling_factor
         self._frames = 0
@@ -94,8 +115,9 @@ class Pipeline:
         found: list[tuple[mx.array, mx.array, mx.array, mx.array]] = []
         with self.clock("frames"):
             for rows in mx.split(mel, mel.shape[1] // self._factor, axis=1):
-                found.append(self._model.run(frame, self._past, rows))
+                found.append(self._model.run(frame, self._past, rows, *self._written()))
                 mx.async_eval(found[-1], arrays_of(self._past))
+                self._read(found[-1][0])
             mx.eval(found)
         ids, codes, pieces, wave = ([np.asarray(part) for part in parts] for parts in zip(*found, strict=True))
         heard = Pieces()
@@ -117,8 +139,9 @@ class Pipeline:
         ids, codes = [], []
         for audio in mx.split(projected, projected.shape[1], axis=1):
             with self._stage("llm") as done:
-                ids.append(model.run(think, past.duplex.thinking, audio))
+                ids.append(model.run(think, past.duplex.thinking, audio, *self._written()))
                 done += [ids[-1], *arrays_of(past.duplex.thinking)]
+            self._read(ids[-1])
             with self._stage("talker") as done:
                 codes.append(self._spoken(past.duplex))
                 done += [codes[-1], *arrays_of(past.duplex.speaking)]
@@ -148,6 +171,17 @@ class Pipeline:
         codes: mx.array = self._model.run(speak, state.speaking, state.thinking.text)
         return codes
 
+    def _written(self) -> tuple[mx.array, ...]:
+        """What a frame takes in besides its sound: nothing, or the id that the writer puts on the function channel."""
+        if self._writer is None:
+            return ()
+        id = self._writer.next_id()
+        return (mx.array([[FREE if id is None else id]], dtype=mx.uint32),)
+
+    def _read(self, ids: mx.array) -> None:
+        if self._writer is not None:
+            self._writer.read(int(np.asarray(ids)[1]))
+
     @contextmanager
     def _stage(self, name: str) -> Iterator[list[mx.array]]:
         """Time a stage; what the body puts into the list is evaluated in it."""
@@ -168,10 +202,12 @@ def sound(model: VoiceChat, cache: CodecCache, codes: mx.array) -> mx.array:
     return model.codec.decode_stream(codes, cache)
 
 
-def frame(model: VoiceChat, past: Conversation, mel: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+def frame(
+    model: VoiceChat, past: Conversation, mel: mx.array, *written: mx.array
+) -> tuple[mx.array, mx.array, mx.array, mx.array]:
     """The mel rows (1, 8, features) of one frame → ids (2,), codes (Q,), pieces (max_symbols,), samples (1, 1764)."""
     projected, encoded = hear(model, past.encoder, mel)
     pieces = model.rnnt.decode_frame(encoded, past.rnnt)
-    ids = think(model, past.duplex.thinking, projected)
+    ids = think(model, past.duplex.thinking, projected, *written)
     codes = speak(model, past.duplex.speaking, past.duplex.thinking.text)
     return ids, codes, pieces, sound(model, past.codec, codes[None, None])

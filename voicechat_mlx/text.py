@@ -57,6 +57,11 @@ class TextTokenizer:
         """Every token, added ones included → its id."""
         return self._tokenizer.get_vocab(with_added_tokens=True)
 
+    @property
+    def special_tokens(self) -> list[str]:
+        """The tokens that are no text, such as `</s>`."""
+        return [token.content for token in self._tokenizer.get_added_tokens_decoder().values() if token.special]
+
     def encode(self, text: str) -> list[int]:
         """Text → ids. Text that spells a special token (`</s>`) becomes that token, as the publisher's does.
 

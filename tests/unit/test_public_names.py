@@ -17,16 +17,23 @@ def test_public_names_are_these() -> None:
     assert sorted(voicechat_mlx.__all__) == [
         "Audio",
         "AudioError",
+        "Cancelled",
         "CheckpointError",
         "ConfigError",
         "Done",
         "Event",
+        "FrameTiming",
         "FunctionDelta",
         "InputError",
         "OutputError",
+        "Profile",
         "Session",
         "SessionError",
         "TextDelta",
+        "ToolCall",
+        "ToolCallFailed",
+        "ToolError",
+        "ToolLimits",
         "TranscriptDelta",
         "VoiceChat",
         "VoiceChatError",
@@ -57,6 +64,7 @@ def test_the_exception_tree_is_this() -> None:
         "AudioError": "InputError",
         "OutputError": "InputError",
         "SessionError": "VoiceChatError",
+        "ToolError": "VoiceChatError",
     }
 
 
@@ -67,7 +75,11 @@ def test_the_exception_tree_is_this() -> None:
         (voicechat_mlx.TextDelta, ["frame", "text"]),
         (voicechat_mlx.FunctionDelta, ["frame", "text"]),
         (voicechat_mlx.TranscriptDelta, ["frame", "text"]),
-        (voicechat_mlx.Done, ["frame"]),
+        (voicechat_mlx.ToolCall, ["frame", "id", "name", "arguments"]),
+        (voicechat_mlx.ToolCallFailed, ["frame", "reason", "text", "id"]),
+        (voicechat_mlx.FrameTiming, ["frame", "seconds"]),
+        (voicechat_mlx.Cancelled, ["frame"]),
+        (voicechat_mlx.Done, ["frame", "reason"]),
     ],
 )
 def test_events_are_frozen_and_have_these_fields(event: type, fields: list[str]) -> None:
@@ -87,7 +99,13 @@ def test_a_result_has_what_is_documented() -> None:
     ("function", "parameters"),
     [
         (voicechat_mlx.load, ["source", "dtype", "force"]),
-        (voicechat_mlx.Session, ["model", "system_prompt", "seed", "conventions", "profile"]),
+        (
+            voicechat_mlx.Session,
+            [
+                *("model", "system_prompt", "seed", "conventions", "profile", "limit_seconds", "frame_timing"),
+                *("tools", "on_tool", "tool_limits"),
+            ],
+        ),
         (
             voicechat_mlx.generate,
             ["model", "audio", "system_prompt", "extra_decoding_seconds", "seed", "conventions", "progress"],

@@ -7,7 +7,7 @@ Real files carry dozens of training keys that change nothing here: unknown keys 
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,9 @@ class VoiceChatConfig:
     eos_token_id: int = within(INDEX, 2)
     pad_token_id: int = within(INDEX, 12)
     silence_token_id: int = within(INDEX, 11)
+    call_start_token_id: int = within(INDEX, 20)
+    call_end_token_id: int = within(INDEX, 21)
+    response_end_token_id: int = within(INDEX, 22)
     rnnt_blank_id: int = within(INDEX, 1024)
     input_sample_rate: int = 16000
     output_sample_rate: int = 22050
@@ -67,8 +70,7 @@ class VoiceChatConfig:
         for path, other in SAME_VALUE:
             value, expected = _at(self, path), _at(self, other)
             require(value == expected, f"config.json: {path} is {value} but {other} is {expected}")
-        special = ("bos_token_id", "eos_token_id", "pad_token_id", "silence_token_id")
-        for name in special:
+        for name in (part.name for part in fields(self) if part.name.endswith("_token_id")):
             id, vocab_size = getattr(self, name), self.text_config.vocab_size
             require(0 <= id < vocab_size, f"config.json: {name} is {id} but text_config.vocab_size is {vocab_size}")
         for rate, name, samples in (

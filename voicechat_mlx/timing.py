@@ -1,0 +1,69 @@
+"""How long frames took, stage by stage: the latest few thousand, so that an hour of talk takes no more memory."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from voicechat_mlx.clock import StageClock
+
+KEPT_FRAMES = 4096
+"""Five and a half minutes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageTiming:
+    """Seconds a frame."""
+
+    median: float
+    p95: float
+    """19 frames of 20 took less."""
+
+    @classmethod
+    def of(cls, seconds: Iterable[float]) -> StageTiming:
+        """Of one value a frame; zeros when there is none."""
+        values = [*seconds] or [0.0]
+        return cls(median=float(np.median(values)), p95=float(np.percentile(values, 95)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Computing time of a session's latest frames, waiting not included."""
+
+    frames: int
+    """How many frames this summary rests on, at most `KEPT_FRAMES`."""
+    stages: dict[str, StageTiming]
+    total: StageTiming
+    """All stages of a frame together."""
+
+
+class FrameTimes:
+    """Turns the seconds that a `StageClock` adds up into seconds a frame."""
+
+    def __init__(self, clock: StageClock) -> None:
+        self._clock = clock
+        self._before = dict(clock.seconds)
+        self._frames: deque[dict[str, float]] = deque(maxlen=KEPT_FRAMES)
+
+    def record(self, frames: int) -> dict[str, float]:
+        """That many frames are done: each one's share of the time since the last call, by stage."""
+        now = dict(self._clock.seconds)
+        spent = {stage: seconds - self._before.get(stage, 0.0) for stage, seconds in now.items()}
+        share = {stage: seconds / frames for stage, seconds in spent.items() if seconds > 0}
+        self._before = now
+        self._frames.extend([share] * min(frames, KEPT_FRAMES))
+        return share
+
+    @property
+    def profile(self) -> Profile:
+        """A stage that a frame did not need counts as zero there."""
+        kept = [*self._frames]
+        stages = list(dict.fromkeys(stage for frame in kept for stage in frame))
+        return Profile(
+            frames=len(kept),
+            stages={stage: StageTiming.of(frame.get(stage, 0.0) for frame in kept) for stage in stages},
+            total=StageTiming.of(sum(frame.values()) for frame in kept),
+        )
