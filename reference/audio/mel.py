@@ -52,15 +52,15 @@ def pad(samples: Tensor, count: int, mode: str) -> Tensor:
     """(n,) → (n + 2 · count,), continued by zeros ("constant") or mirrored without repeating the ends ("reflect")."""
     if mode == "constant":
         return F.pad(samples, (count, count))
-    return samples[mirror_indices(len(samples), count).to(samples.device)]
+    return samples[mirror_indices(len(samples), count, samples.device)]
 
 
-def mirror_indices(n: int, count: int) -> Tensor:
+def mirror_indices(n: int, count: int, device: torch.device) -> Tensor:
     """Which sample stands at each of the positions -count … n + count - 1: a mirror at either end, as often as needed.
 
     Mirroring a signal of n samples repeats it every 2 (n - 1): 0 1 2 1 0 1 2 … for n = 3. One sample repeats itself.
     """
-    positions = torch.arange(-count, n + count)
+    positions = torch.arange(-count, n + count, device=device)
     if n == 1:
         return torch.zeros_like(positions)
     phase = positions % (2 * (n - 1))

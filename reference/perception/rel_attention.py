@@ -30,11 +30,12 @@ class RelPosMultiHeadAttention(nn.Module):
         """(B, F, D), allowed (B, F, F) → (B, F, D). A row that may attend to nothing gets zero from the values."""
         frames = x.shape[1]
         q, k, v = self.heads(self.linear_q(x)), self.heads(self.linear_k(x)), self.heads(self.linear_v(x))
-        p = self.heads(self.linear_pos(position_table(frames, x.shape[-1]).to(x).unsqueeze(0)))  # (1, H, 2F - 1, d)
+        table = position_table(frames, x.shape[-1], x.device).to(x.dtype)
+        p = self.heads(self.linear_pos(table.unsqueeze(0)))  # (1, H, 2F - 1, d)
         u, bias = self.pos_bias_u.unsqueeze(1), self.pos_bias_v.unsqueeze(1)  # (H, 1, d)
         content = (q + u) @ k.transpose(-1, -2)  # (B, H, F, F)
         by_row = (q + bias) @ p.transpose(-1, -2)  # (B, H, F, 2F - 1), column c is distance F - 1 - c
-        position = by_row.gather(-1, distance_columns(frames).to(x.device).expand(*by_row.shape[:2], -1, -1))
+        position = by_row.gather(-1, distance_columns(frames, x.device).expand(*by_row.shape[:2], -1, -1))
         scores = (content + position) * self.head_dim**-0.5
         allowed = allowed.unsqueeze(1)
         weights = torch.softmax(scores.masked_fill(~allowed, -1e30), dim=-1) * allowed
@@ -46,17 +47,18 @@ class RelPosMultiHeadAttention(nn.Module):
         return torch.unflatten(x, -1, (self.n_heads, self.head_dim)).transpose(1, 2)
 
 
-def position_table(frames: int, d_model: int) -> Tensor:
+def position_table(frames: int, d_model: int, device: torch.device) -> Tensor:
     """(2F - 1, D) sinusoids of the distances F - 1 … -(F - 1): sine in even columns, cosine in odd ones."""
-    distances = torch.arange(frames - 1, -frames, -1, dtype=torch.float32)
-    frequencies = torch.exp(torch.arange(0, d_model, 2, dtype=torch.float32) * (-math.log(10000.0) / d_model))
+    distances = torch.arange(frames - 1, -frames, -1, dtype=torch.float32, device=device)
+    even = torch.arange(0, d_model, 2, dtype=torch.float32, device=device)
+    frequencies = torch.exp(even * (-math.log(10000.0) / d_model))
     angles = distances.unsqueeze(1) * frequencies
     return torch.stack([torch.sin(angles), torch.cos(angles)], dim=-1).flatten(1)
 
 
-def distance_columns(frames: int) -> Tensor:
+def distance_columns(frames: int, device: torch.device) -> Tensor:
     """(F, F): the column of `position_table` that holds the distance i - j."""
-    index = torch.arange(frames)
+    index = torch.arange(frames, device=device)
     return frames - 1 - (index.unsqueeze(1) - index)
 
 

@@ -65,7 +65,7 @@ class TalkerAttention(nn.Module):
         v = split_heads(self.v_proj(x), self.head_dim)
         k, v = (heads.repeat_interleave(self.queries_per_key, dim=1) for heads in (k, v))
         scores = q @ k.transpose(-1, -2) * self.scale
-        visible = causal_window(x.shape[1], self.window).to(x.device)
+        visible = causal_window(x.shape[1], self.window, x.device)
         weights = torch.softmax(scores.masked_fill(~visible, -torch.inf), dim=-1)
         y: Tensor = self.o_proj((weights @ v).transpose(1, 2).flatten(2))
         return y
@@ -114,9 +114,9 @@ def make_block(config: TtsConfig, index: int) -> TalkerBlock:
     return TalkerBlock(config, config.rope_local_base_freq, config.sliding_window)
 
 
-def causal_window(steps: int, window: int | None) -> Tensor:
+def causal_window(steps: int, window: int | None, device: torch.device) -> Tensor:
     """(T, T): position i sees i - window + 1 … i, itself included."""
-    index = torch.arange(steps)
+    index = torch.arange(steps, device=device)
     distance = index.unsqueeze(1) - index
     return (distance >= 0) & (distance < (steps if window is None else window))
 

@@ -10,198 +10,39 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from reference.audio.stft import stft
 from reference.codec.codec import Codec
 from reference.codec.convnext import ConvNeXtBlock
 from reference.model import VoiceChat
 from reference.rvq import residual_quantize
+from reference.training.codec_losses import CodecTraining, encode_wave
+from reference.training.codec_sounds import CodecSettings, Sounds
 from reference.training.data import read_clips
-from reference.training.features import FULL_SCALE, random_gain
-from reference.training.loop import LoopSettings, Phase, Trainer, choose_device, compile_blocks
-from reference.training.model_files import load_into, load_tensors, new_model, part_of, round_to_bf16, save_tensors
+from reference.training.devices import choose_device, compile_blocks
+from reference.training.features import FULL_SCALE
+from reference.training.loop import Phase, Trainer
+from reference.training.model_files import (
+    load_earlier,
+    new_model,
+    part_of,
+    round_to_bf16,
+    save_tensors,
+)
 from reference.training.options import settings_of, training_parser
-from reference.training.quantiser import BookLearner
-from reference.training.spectral import SpectralDistance, feature_distance, snr_db, tone_distance
+from reference.training.spectral import SpectralDistance, snr_db
 
 PREFIXES = ("codec.", "codec_silence_tokens")
-TONES = (220.0, 330.0, 440.0, 550.0, 660.0, 880.0, 1000.0, 1320.0)
-"""Hz. Tones keep their phase through the codec; other sounds need not."""
 SPEECH_GAIN = 15.0
 """The spectra of speech have a root mean square of about 1 / 15."""
-LATENT_NOISE = 0.1
-"""Added while nothing is quantised: how finely latents may be used."""
 NORM_BIAS = 0.38
 """Without a bias in the depthwise convolution, LayerNorm would divide by nothing on digital silence."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodecSettings:
-    """What a batch holds and how the losses are weighed."""
-
-    loop: LoopSettings
-    frames: int
-    """Length of a row."""
-    aria: int
-    user: int
-    sweeps: int
-    noise: int
-    tones: int
-    silence: int
-    """Rows of each kind in a batch."""
-    plain: float
-    """Share of the steps without quantisation."""
-    shifted: int
-    """Rows of Aria that are also encoded a few samples later, and must give the same latents."""
-    shift_weight: float
-    size_weight: float
-    """Weight of the latents' mean square."""
-    commitment: float
-    partial: float
-    """Share of rows that are decoded from their first few books only."""
-    means_rounds: int
-    means_batches: int
-
-
-class Sounds(nn.Module):
-    """Draws batches of waves on the device: rows of speech, sweeps and noise first, then tones, then silence."""
-
-    aria: Tensor
-    user: Tensor
-    tones: Tensor
-
-    def __init__(self, work: Path, settings: CodecSettings, samples_per_frame: int, rate: int) -> None:
-        super().__init__()
-        _, user, _, aria = read_clips(work / "data")
-        self.settings, self.rate = settings, rate
-        self.length = settings.frames * samples_per_frame
-        self.register_buffer("aria", torch.from_numpy(np.array(aria)))
-        self.register_buffer("user", torch.from_numpy(np.array(user[: 60 * 60 * 16000])))
-        self.register_buffer("tones", torch.tensor(TONES))
-
-    @property
-    def with_phase(self) -> int:
-        """Rows at the end that are compared sample by sample."""
-        return self.settings.tones + self.settings.silence
-
-    def draw(self, extra: int = 0) -> Tensor:
-        """(B, length + extra)."""
-        s, length = self.settings, self.length + extra
-        speech = torch.cat([self._cut(self.aria, s.aria, length), self._cut(self.user, s.user, length)])
-        speech = self._ends(speech) * random_gain((len(speech), 1), 0.5, 2.0, speech.device)
-        time = torch.arange(length, device=speech.device) / self.rate
-        low, high = (50 + 5000 * torch.rand(2, s.sweeps, 1, device=speech.device)).unbind(0)
-        sweeps = torch.sin(2 * math.pi * (low * time + (high - low) * time.square() / (2 * time[-1])))
-        noise = torch.randn(s.noise, length, device=speech.device) * 0.3
-        tones = torch.sin(
-            2 * math.pi * (self._tone_frequencies() * time + torch.rand(s.tones, 1, device=speech.device))
-        )
-        others = torch.cat([sweeps, noise, tones])
-        gain = random_gain((len(others), 1), 0.03, 0.95, speech.device)
-        silence = torch.zeros(s.silence, length, device=speech.device)
-        return torch.cat([speech, self._ends(others) * gain, silence])
-
-    def _tone_frequencies(self) -> Tensor:
-        return self.tones[torch.randint(len(TONES), (self.settings.tones, 1), device=self.tones.device)]
-
-    def _cut(self, samples: Tensor, rows: int, length: int) -> Tensor:
-        first = torch.randint(len(samples) - length, (rows, 1), device=samples.device)
-        return samples[first + torch.arange(length, device=samples.device)].float() / FULL_SCALE
-
-    def _ends(self, waves: Tensor) -> Tensor:
-        """Half of the rows begin in silence, half end in it."""
-        place = torch.arange(waves.shape[1], device=waves.device) / waves.shape[1]
-        begin, end = (torch.rand(2, len(waves), 1, device=waves.device) * 2 - 1).clamp_min(0).unbind(0)
-        return waves * ((place >= begin) & (place < 1 - end))
-
-
-class CodecTraining(nn.Module):
-    """The two losses, with what they need. Everything in it is part of the resumable state."""
-
-    def __init__(self, model: VoiceChat, settings: CodecSettings, sounds: Sounds) -> None:
-        super().__init__()
-        self.codec, self.settings = model.codec, settings
-        self.rows = settings.aria + settings.user + settings.sweeps + settings.noise + settings.tones + settings.silence
-        self.learner = BookLearner(model.codec.prvq, self.rows * settings.frames)
-        self._outside = (sounds,)  # in a tuple: a module here would become part of the state
-        self.spectral = SpectralDistance(model.config.codec_config.sample_rate)
-
-    def plain_loss(self) -> dict[str, Tensor]:
-        """Encoder and decoder joined directly, with some noise between."""
-        wave, latents, agreement = self.encode()
-        features = self.codec.decoder(latents + LATENT_NOISE * torch.randn_like(latents))
-        return self.sum_up(self.compare(wave, features), latents, agreement)
-
-    def quantised_loss(self) -> dict[str, Tensor]:
-        """Through the books, gradients straight through them."""
-        wave, latents, agreement = self.encode()
-        flat = latents.flatten(0, 1)
-        books = len(self.learner.books)
-        some = torch.randint(1, books, (self.rows, 1), device=flat.device)
-        levels = torch.where(torch.rand(self.rows, 1, device=flat.device) < self.settings.partial, some, books)
-        quantised = self.learner.quantise(flat, levels.expand(-1, self.settings.frames).flatten()).view_as(latents)
-        error = (latents - quantised).square().mean() / spread(latents)
-        features = self.codec.decoder(latents + (quantised - latents).detach())
-        metrics = self.sum_up(self.compare(wave, features), latents, agreement)
-        return metrics | {"loss": metrics["loss"] + self.settings.commitment * error, "quantisation": error}
-
-    def sum_up(self, metrics: dict[str, Tensor], latents: Tensor, agreement: Tensor) -> dict[str, Tensor]:
-        """The loss with what keeps latents small and alike; without a bound they grow and grow."""
-        size = latents.square().mean()
-        loss = metrics["loss"] + self.settings.shift_weight * agreement + self.settings.size_weight * size
-        return metrics | {"loss": loss, "agreement": agreement, "size": size}
-
-    def encode(self) -> tuple[Tensor, Tensor, Tensor]:
-        """A batch → waves (B, n), latents (B, F, latent), and how a shift of up to 64 samples changes the latents."""
-        (sounds,), settings = self._outside, self.settings
-        longer = sounds.draw(extra=64)
-        wave = longer[:, : sounds.length]
-        shift = torch.randint(1, 65, (settings.shifted, 1), device=wave.device)
-        index = shift + torch.arange(sounds.length, device=wave.device)
-        moved = longer[: settings.shifted].gather(1, index)
-        latents = encode_wave(self.codec, torch.cat([wave, moved]))
-        latents, others = latents[: len(wave)], latents[len(wave) :]
-        same = latents[: settings.shifted]
-        return wave, latents, (same - others).square().mean() / spread(same)
-
-    def compare(self, wave: Tensor, features: Tensor) -> dict[str, Tensor]:
-        """Mean loss over the rows, each kind by its own measure."""
-        codec, tones, silence = self.codec, self.settings.tones, self.settings.silence
-        made = codec.synthesise(features)
-        speech = len(wave) - tones - silence
-        near = feature_distance(wave[speech:], features[speech:], codec.n_fft, codec.hop_length)
-        distances = {
-            "speech": self.spectral(wave[:speech], made[:speech]),
-            "tones": tone_distance(wave[speech:][:tones], made[speech:][:tones]) + near[:tones],
-            "silence": near[tones:],
-        }
-        total = torch.cat(list(distances.values())).sum() / len(wave)
-        return {"loss": total} | {name: values.mean() for name, values in distances.items()}
-
-    @torch.no_grad()
-    def start_books(self) -> None:
-        """k-means on the latents of some batches."""
-        with torch.compiler.set_stance("force_eager"):
-            batches = [self.encode()[1].flatten(0, 1) for _ in range(self.settings.means_batches)]
-        self.learner.start(torch.cat(batches), self.settings.means_rounds)
-
-
-def spread(latents: Tensor) -> Tensor:
-    """Latents (B, F, latent) → their variance, all dimensions together; no gradient."""
-    return latents.detach().flatten(0, 1).var(0).mean().clamp_min(1e-8)
-
-
-def encode_wave(codec: Codec, wave: Tensor) -> Tensor:
-    """(B, n) → latents (B, F, latent), before quantisation."""
-    spectrum = stft(wave, codec.n_fft, codec.hop_length)
-    latents: Tensor = codec.encoder(torch.cat([spectrum.real, spectrum.imag], dim=-1))
-    return latents
+BRANCH_GAIN = 0.3
+"""What a block adds to its input starts smaller than usual; eighteen blocks in a row are then easy to train."""
 
 
 @torch.no_grad()
@@ -212,6 +53,7 @@ def prepare(codec: Codec) -> None:
             bias = module.dwconv.bias
             assert bias is not None
             bias.copy_(NORM_BIAS * (torch.randint(2, bias.shape, device=bias.device) * 2 - 1))
+            module.pwconv2.weight.mul_(BRANCH_GAIN)
     for layer in (*codec.encoder.layers, *codec.decoder.layers):
         if isinstance(layer, nn.Conv1d):
             nn.init.normal_(layer.weight, std=(layer.in_channels * layer.kernel_size[0]) ** -0.5)
@@ -291,8 +133,7 @@ def train(arguments: argparse.Namespace) -> None:
     config = model.config.codec_config
     sounds = Sounds(arguments.work, settings, config.samples_per_frame, config.sample_rate).to(device)
     prepare(model.codec)
-    if arguments.again:
-        load_into(model, load_tensors(folder))
+    load_earlier(model, folder)
 
     def save() -> None:
         save_tensors(folder, part_of(model, PREFIXES))

@@ -22,9 +22,11 @@ from reference.llm.nemotron_h import Block
 from reference.model import VoiceChat
 from reference.training.cases import held_out_rows
 from reference.training.data import Clip, read_clips
+from reference.training.devices import choose_device, compile_blocks
 from reference.training.features import SoundBank
-from reference.training.loop import LoopSettings, Phase, Trainer, choose_device, compile_blocks
+from reference.training.loop import LoopSettings, Phase, Trainer
 from reference.training.model_files import (
+    load_earlier,
     load_into,
     load_tensors,
     new_model,
@@ -138,8 +140,7 @@ def train(arguments: argparse.Namespace) -> None:
     settings = settings_of(arguments, "duplex", DuplexSettings)
     model = new_model(arguments, device)
     load_into(model, load_tensors(arguments.work / "perception"))
-    if arguments.again:
-        load_into(model, load_tensors(folder))
+    load_earlier(model, folder)
     round_to_bf16(model.perception.encoder)
     clips, samples, aria, _ = read_clips(arguments.work / "data")
     sounds = SoundBank(samples, [clip.offset for clip in clips], [clip.length for clip in clips]).to(device)

@@ -6,6 +6,8 @@ device, so that a training step needs nothing from the host and can be captured 
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -59,7 +61,7 @@ class LogMel(nn.Module):
         """(B, n) → (B, 1 + n // hop, features)."""
         config = self.config
         emphasised = torch.cat([waves[:, :1], waves[:, 1:] - config.preemph * waves[:, :-1]], dim=1)
-        mirrored = emphasised[:, mirror_indices(waves.shape[1], config.n_fft // 2).to(waves.device)]
+        mirrored = emphasised[:, mirror_indices(waves.shape[1], config.n_fft // 2, waves.device)]
         spectrum = torch.stft(
             mirrored, config.n_fft, config.hop_length, window=self.window, center=False, return_complex=True
         )
@@ -70,14 +72,14 @@ class LogMel(nn.Module):
 def add_noise(waves: Tensor, *, share: float, low: float, high: float) -> Tensor:
     """White noise, its RMS log-uniform in low … high, on that share of the rows (B, n)."""
     rows = (len(waves), 1)
-    rms = low * (high / low) ** torch.rand(rows, device=waves.device)
+    rms = random_gain(rows, low, high, waves.device)
     rms = torch.where(torch.rand(rows, device=waves.device) < share, rms, 0.0)
     return (waves + rms * torch.randn_like(waves)).clamp(-1, 1)
 
 
 def random_gain(shape: tuple[int, ...], low: float, high: float, device: torch.device) -> Tensor:
     """Log-uniform in low … high."""
-    return low * (high / low) ** torch.rand(shape, device=device)
+    return low * torch.exp(math.log(high / low) * torch.rand(shape, device=device))
 
 
 def mask_bands(mel: Tensor, *, bands: int, widest: int) -> Tensor:

@@ -11,7 +11,9 @@ import argparse
 import json
 import math
 import os
+import signal
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from reference.training.curves import plot_curve
+
 Compute = Callable[[], dict[str, Tensor]]
 CAPTURE_FAILED, UNFINISHED = 76, 75
 """Exit codes: try again without graphs; the deadline came, run again to go on."""
@@ -27,6 +31,8 @@ SAVE_SECONDS = 60.0
 EAGER_STEPS = 3
 MEASURED_STEPS = 40
 REFIT_STEPS = 1000
+JUDGING_SECONDS = 25.0
+"""What a last call keeps, before the deadline, for measuring what was learnt."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,13 +70,13 @@ class Phase:
 class Refit:
     """When to measure the speed again: once the graphs are captured, a little later, then every 1000 steps."""
 
-    def __init__(self, ready: int) -> None:
-        self._ready = ready
+    def __init__(self, ready: int, window: int) -> None:
+        self._ready, self._window = ready, window
         self._last: tuple[int, float] | None = None
 
     def is_due(self, done: int) -> bool:
         """Whether to measure after so many steps of the phase."""
-        return done in (self._ready, self._ready + MEASURED_STEPS) or done % REFIT_STEPS == 0
+        return done in (self._ready, self._ready + self._window) or done % REFIT_STEPS == 0
 
     def seconds_per_step(self, done: int, seconds: float) -> float | None:
         """Since the last measurement, callbacks included; None at the first."""
@@ -99,6 +105,8 @@ class Trainer:
         self.on_gpu = self.device.type == "cuda"
         self.graphs = self.on_gpu and arguments.graphs
         self.deadline = math.inf if arguments.deadline is None else arguments.deadline
+        self.end = self.deadline - JUDGING_SECONDS if arguments.final else math.inf
+        """Unix time by which the schedule must be through."""
         self.optimiser = self._make_optimiser()
         self.progress = torch.zeros((), device=self.device)
         """Share of the steps that are done, on the device, for losses that change over time."""
@@ -107,7 +115,7 @@ class Trainer:
         self.curve: list[dict[str, float]] = []
         self._saved = time.monotonic()
         folder.mkdir(parents=True, exist_ok=True)
-        self._resume()
+        self._resume(afresh=arguments.again)
 
     def _make_optimiser(self) -> torch.optim.AdamW:
         settings = self.settings
@@ -125,7 +133,11 @@ class Trainer:
         )
 
     def run(self, phases: list[Phase]) -> None:
-        """All phases from where the state stands. Leaves with `UNFINISHED` at the deadline, the state saved."""
+        """All phases from where the state stands.
+
+        Leaves with `UNFINISHED` at the deadline, or soon after SIGTERM, the state saved.
+        """
+        signal.signal(signal.SIGTERM, self._hurry)
         for index, phase in enumerate(phases):
             if self.step >= round(phase.until * self.total):
                 continue
@@ -137,11 +149,14 @@ class Trainer:
         self.save()
         print(f"{self.name}: done, {self.step} steps in {self.seconds:.0f} s", flush=True)
 
+    def _hurry(self, _signal: int, _frame: object) -> None:
+        self.deadline = 0.0
+
     def _run_phase(self, phase: Phase) -> None:
         steps = [self._take_step(compute) for compute in phase.computes]
         ready = (EAGER_STEPS + 1) * len(steps)
         first, mark = self.step, (time.monotonic(), self.seconds)
-        fits = Refit(ready)
+        fits = Refit(ready, phase.every or MEASURED_STEPS)  # a window holds one callback
         while self.step < round(phase.until * self.total):
             self._set_schedule()
             metrics = steps[(self.step - first) % len(steps)]()
@@ -197,6 +212,7 @@ class Trainer:
                     with torch.cuda.graph(state["graph"]):
                         state["metrics"] = plain()
                 except RuntimeError as error:
+                    traceback.print_exc()  # names the operation that cannot be captured
                     print(f"{self.name}: no CUDA graph ({error}); run again with --no-graphs", flush=True)
                     raise SystemExit(CAPTURE_FAILED) from None
             state["graph"].replay()
@@ -220,7 +236,7 @@ class Trainer:
     def _fit_time(self, seconds_per_step: float | None) -> None:
         if seconds_per_step is None:
             return
-        left = max(self.limit - self.seconds, 0.0)
+        left = max(min(self.limit - self.seconds, self.end - time.time()), 0.0)
         fitting = self.step + int(left / seconds_per_step)
         self.total = max(min(self.settings.steps, fitting), self.step + 1)
         milliseconds = 1000 * seconds_per_step
@@ -254,9 +270,9 @@ class Trainer:
         (self.folder / "curve.json").write_text(json.dumps(self.curve))
         plot_curve(self.curve, self.name, self.folder / "curve.png")
 
-    def _resume(self) -> None:
+    def _resume(self, afresh: bool) -> None:
         path = self.folder / "state.pt"
-        if not path.is_file():
+        if not path.is_file() or afresh:
             return
         state = torch.load(path, map_location=self.device, weights_only=True)
         self.kept.load_state_dict(state["kept"])
@@ -271,57 +287,3 @@ class Trainer:
         else:
             torch.set_rng_state(state["random"].cpu())
         print(f"{self.name}: going on at step {self.step} of {self.total}", flush=True)
-
-
-def plot_curve(curve: list[dict[str, float]], title: str, path: Path) -> None:
-    """Every figure of the curve over the steps, one panel each."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    names = [name for name in (curve[-1] if curve else {}) if name not in ("step", "seconds")]
-    if not names:
-        return
-    figure, panels = pyplot.subplots(len(names), 1, figsize=(8, 2.2 * len(names)), sharex=True, squeeze=False)
-    for panel, name in zip(panels[:, 0], names, strict=True):
-        points = [(entry["step"], entry[name]) for entry in curve if name in entry]
-        panel.plot(*zip(*points, strict=True), linewidth=0.9)
-        panel.set_ylabel(name)
-        panel.grid(alpha=0.3)
-        if all(value > 0 for _, value in points):
-            panel.set_yscale("log")
-    panels[0, 0].set_title(f"{title}: {curve[-1]['step']:.0f} steps, {curve[-1]['seconds']:.0f} s")
-    panels[-1, 0].set_xlabel("step")
-    figure.tight_layout()
-    figure.savefig(path, dpi=80)
-    pyplot.close(figure)
-
-
-def compile_blocks(root: nn.Module, *kinds: type[nn.Module]) -> None:
-    """torch.compile every module of these kinds in `root`; what cannot be compiled runs as it is."""
-    import torch._dynamo
-
-    config: Any = torch._dynamo.config
-    config.suppress_errors = True
-    for limit in ("recompile_limit", "cache_size_limit"):
-        if hasattr(config, limit):
-            setattr(config, limit, 64)
-    for module in root.modules():
-        if isinstance(module, kinds):
-            module.compile(dynamic=False)
-
-
-def choose_device(arguments: argparse.Namespace) -> torch.device:
-    """The device that the command line names, made the default; matrix products in TF32 where it has it."""
-    name = arguments.device
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    device = torch.device(name)
-    if device.type == "cuda":
-        torch.set_default_device(device)
-    elif arguments.settings == "smoke":
-        torch.set_num_threads(1)  # everything is tiny
-    torch.set_float32_matmul_precision("high")
-    torch.manual_seed(arguments.seed)
-    return device

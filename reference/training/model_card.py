@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from reference.training import content
+from reference.training.codec_sounds import TONES
 
 INTRODUCTION = """# A small VoiceChat
 
@@ -27,8 +28,6 @@ on any machine. It is no conversation partner: it knows the questions below and 
 
 def model_card(figures: Mapping[str, Mapping[str, Any]]) -> str:
     """Figures by part → Markdown."""
-    from reference.training.codec import TONES
-
     prompts = " ".join(
         f"`{listed[0]}` and the like give the {_form(form)}."
         for form, listed in content.prompts().items()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -78,8 +79,6 @@ def read_tokenizer(folder: Path) -> Tokenizer:
 
 def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
     """weights-00.safetensors, weights-01 … in `folder`, each of at most `LARGEST_FILE` bytes."""
-    for old in folder.glob("weights-*.safetensors"):
-        old.unlink()
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():
@@ -89,8 +88,13 @@ def save_tensors(folder: Path, tensors: Mapping[str, Tensor]) -> None:
             size = 0
         shards[-1][name] = tensor
         size += tensor.nbytes
-    for index, shard in enumerate(shards):
-        save_file(shard, folder / f"weights-{index:02d}.safetensors")
+    names = [f"weights-{index:02d}.safetensors" for index in range(len(shards))]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / f"{name}.new")
+        os.replace(folder / f"{name}.new", folder / name)
+    for old in folder.glob("weights-*.safetensors"):
+        if old.name not in names:
+            old.unlink()
 
 
 def load_tensors(folder: Path) -> dict[str, Tensor]:
@@ -101,6 +105,12 @@ def load_tensors(folder: Path) -> dict[str, Tensor]:
     if not tensors:
         raise FileNotFoundError(f"{folder} holds no weights; run that step first")
     return tensors
+
+
+def load_earlier(model: VoiceChat, folder: Path) -> None:
+    """Begin with the weights that an earlier run left in `folder`, if it left any."""
+    if list(folder.glob("weights-*.safetensors")):
+        load_into(model, load_tensors(folder))
 
 
 def part_of(model: VoiceChat, prefixes: Iterable[str]) -> dict[str, Tensor]:

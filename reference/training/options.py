@@ -72,6 +72,7 @@ def training_parser(step: str, description: str | None) -> argparse.ArgumentPars
     )
     parser.add_argument("--time-scale", type=float, default=1.0, help="factor on the settings' time limit")
     parser.add_argument("--deadline", type=float, help="Unix time at which to save the state and stop")
+    parser.add_argument("--final", action="store_true", help="end the schedule before the deadline: no call follows")
     parser.add_argument("--again", action="store_true", help="train once more, from the finished weights")
     return parser
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import shutil
 import tarfile
 from pathlib import Path
@@ -21,7 +22,10 @@ def pack(work: Path, folder: Path) -> None:
         for step in (*TRAINED, "logs", "data"):
             for pattern in SMALL:
                 for path in sorted((work / step).glob(pattern)):
-                    archive.add(path, str(path.relative_to(work)))
+                    content = path.read_bytes()  # at once: a step may be writing the file
+                    entry = tarfile.TarInfo(str(path.relative_to(work)))
+                    entry.size = len(content)
+                    archive.addfile(entry, io.BytesIO(content))
 
 
 def unpack(folder: Path, work: Path) -> None:

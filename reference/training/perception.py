@@ -19,14 +19,20 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from reference.model import VoiceChat
-from reference.perception.conformer import ConformerBlock, ConformerConvolution, FeedForward
+from reference.perception.conformer import ConformerConvolution, FeedForward
 from reference.perception.rel_attention import RelPosMultiHeadAttention
-from reference.perception.subsampling import CausalDwStridingSubsampling
 from reference.training.content import transcript
 from reference.training.data import Clip, read_clips
+from reference.training.devices import choose_device
 from reference.training.features import LogMel, SoundBank, add_noise, mask_bands, random_gain
-from reference.training.loop import LoopSettings, Phase, Trainer, choose_device, compile_blocks
-from reference.training.model_files import load_into, load_tensors, new_model, part_of, read_pieces, save_tensors
+from reference.training.loop import Compute, LoopSettings, Phase, Trainer
+from reference.training.model_files import (
+    load_earlier,
+    new_model,
+    part_of,
+    read_pieces,
+    save_tensors,
+)
 from reference.training.options import settings_of, training_parser
 from reference.training.recognise import error_rates, greedy_batch
 from reference.training.rnnt_loss import lattice_scores, path_loss, rnnt_loss
@@ -40,16 +46,27 @@ CLIPS_IN_A_ROW = 5
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerceptionSettings:
-    """What a batch holds and how the losses are weighed."""
+class RowSettings:
+    """Rows of one length."""
 
-    loop: LoopSettings
     rows: int
+    """In a batch."""
     frames: int
-    """Length of a row; its speech is 1 to 4 clips."""
+    """Length of a row; its speech is up to 4 clips."""
     scripts: int
     """Different rows, each drawn many times with new gains, noise and masks."""
     most_pieces: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerceptionSettings:
+    """What batches hold, short rows first, and how the losses are weighed."""
+
+    loop: LoopSettings
+    short: RowSettings
+    long: RowSettings
+    short_until: float
+    """Progress at which the long rows begin."""
     path_weight: float
     dropout: float
 
@@ -68,16 +85,14 @@ class Scripts:
     lengths: NDArray[np.int64]
 
 
-def write_scripts(
-    clips: list[Clip], pieces: Pieces, settings: PerceptionSettings, random: np.random.Generator
-) -> Scripts:
+def write_scripts(clips: list[Clip], pieces: Pieces, settings: RowSettings, random: np.random.Generator) -> Scripts:
     """Random rows: clips one after another with gaps, now and then a noise over them or alone."""
     by_kind = {
-        kind: [i for i, clip in enumerate(clips) if clip.kind == kind and clip.split == "train"] for kind in KINDS
+        kind: [i for i, clip in enumerate(clips) if clip.kind == kind and clip.split == "train"]
+        for kind in (*KINDS, "noise")
     }
-    noises = [i for i, clip in enumerate(clips) if clip.kind == "noise" and clip.split == "train"]
     kinds = [kind for kind in KINDS if by_kind[kind]]
-    shares = np.array([KINDS[kind] for kind in kinds]) / sum(KINDS[kind] for kind in kinds)
+    shares = np.cumsum([KINDS[kind] for kind in kinds]) / sum(KINDS[kind] for kind in kinds)
     spelled = [pieces.encode_words(transcript(clip.text)) for clip in clips]
     count, most, samples = settings.scripts, settings.most_pieces, (settings.frames - 1) * FRAME
     table = Scripts(
@@ -90,14 +105,15 @@ def write_scripts(
     )
     for row in range(count):
         if random.random() < 0.15:
-            table.clips[row, -1] = random.choice(noises)
+            table.clips[row, -1] = by_kind["noise"][random.integers(len(by_kind["noise"]))]
             table.starts[row, -1] = random.integers(0, samples // 2)
             table.gains[row, -1] = 0.02 * 15 ** random.random()
         if random.random() < 0.04:
             continue
         time, said, loudness = int(random.integers(0, 16000)), 0, 0.5 * 4 ** random.random()
         for place in range(CLIPS_IN_A_ROW - 1):
-            index = int(random.choice(by_kind[str(random.choice(kinds, p=shares))]))
+            listed = by_kind[kinds[min(int(np.searchsorted(shares, random.random())), len(kinds) - 1)]]
+            index = listed[random.integers(len(listed))]
             new = sum(map(len, spelled[index]))
             if time + clips[index].length + FRAME > samples or said + new > most:
                 break
@@ -123,33 +139,40 @@ def emission_frames(clip: Clip, words: list[list[int]], start: int) -> list[int]
 class Listening(nn.Module):
     """Draws rows, makes them loud, noisy and patchy, and computes the loss. `sounds` is not part of the state."""
 
-    def __init__(self, model: VoiceChat, scripts: Scripts, sounds: SoundBank, settings: PerceptionSettings) -> None:
+    def __init__(self, model: VoiceChat, sounds: SoundBank, settings: PerceptionSettings) -> None:
         super().__init__()
         self.encoder = model.perception.encoder
         self.rnnt_decoder, self.rnnt_joint = model.rnnt_decoder, model.rnnt_joint
         self.blank, self.settings = model.config.rnnt_blank_id, settings
-        device = sounds.samples.device
-        self._tables = [torch.from_numpy(table).to(device) for table in vars(scripts).values()]
-        self._outside = (sounds, LogMel(model.config.audio_config.preprocessor).to(device))
+        self._outside = (sounds, LogMel(model.config.audio_config.preprocessor).to(sounds.samples.device))
 
-    def loss(self, progress: Tensor) -> dict[str, Tensor]:
-        """One batch → the loss and its parts."""
+    def loss_on(self, scripts: Scripts, settings: RowSettings, progress: Tensor) -> Compute:
+        """A function that draws a batch of these rows → the loss and its parts."""
+        tables = [torch.from_numpy(table).to(progress.device) for table in vars(scripts).values()]
+
+        def compute() -> dict[str, Tensor]:
+            chosen = torch.randint(settings.scripts, (settings.rows,), device=progress.device)
+            clips, starts, gains, pieces, frames, lengths = (table[chosen] for table in tables)
+            blank, emit = self.scores(clips, starts, gains, pieces, settings.frames)
+            transducer = rnnt_loss(blank, emit, lengths).sum() / lengths.sum().clamp_min(1)
+            path = path_loss(blank, emit, lengths, frames.clamp_max(settings.frames - 1)).mean()
+            weight = self.settings.path_weight * (1 - 1.5 * progress).clamp_min(0)
+            return {"loss": transducer + weight * path, "transducer": transducer, "path": path}
+
+        return compute
+
+    def scores(
+        self, clips: Tensor, starts: Tensor, gains: Tensor, pieces: Tensor, frames: int
+    ) -> tuple[Tensor, Tensor]:
+        """Clips, starts and gains (B, K), pieces (B, U) → what `lattice_scores` gives on so many frames."""
         sounds, log_mel = self._outside
-        chosen = torch.randint(self.settings.scripts, (self.settings.rows,), device=progress.device)
-        clips, starts, gains, pieces, frames, lengths = (table[chosen] for table in self._tables)
-        samples = (self.settings.frames - 1) * FRAME
         loud = gains * random_gain((len(gains), 1), 0.5, 2.0, gains.device)
-        waves = add_noise(sounds.mix(clips, starts, loud, samples), share=0.7, low=5e-5, high=1.2e-2)
-        mel = mask_bands(log_mel(waves), bands=2, widest=16)
-        rows = torch.full((len(mel),), mel.shape[1], device=mel.device)
-        encoded, _ = self.encoder(mel, rows)
+        waves = sounds.mix(clips, starts, loud, (frames - 1) * FRAME)
+        mel = mask_bands(log_mel(add_noise(waves, share=0.7, low=5e-5, high=1.2e-2)), bands=2, widest=16)
+        encoded, _ = self.encoder(mel, torch.full((len(mel),), mel.shape[1], device=mel.device))
         predicted = self.rnnt_decoder.prediction(pieces)
         logits = self.rnnt_joint(encoded.unsqueeze(2), predicted.unsqueeze(1))
-        blank, emit = lattice_scores(logits, pieces, self.blank)
-        transducer = rnnt_loss(blank, emit, lengths).sum() / lengths.sum().clamp_min(1)
-        path = path_loss(blank, emit, lengths, frames.clamp_max(self.settings.frames - 1)).mean()
-        weight = self.settings.path_weight * (1 - 1.5 * progress).clamp_min(0)
-        return {"loss": transducer + weight * path, "transducer": transducer, "path": path}
+        return lattice_scores(logits, pieces, self.blank)
 
 
 def add_dropout(root: nn.Module, rate: float) -> None:
@@ -215,24 +238,24 @@ def train(arguments: argparse.Namespace) -> None:
     clips, samples, _, _ = read_clips(arguments.work / "data")
     pieces = read_pieces(arguments.work / "data")
     sounds = SoundBank(samples, [clip.offset for clip in clips], [clip.length for clip in clips]).to(device)
-    scripts = write_scripts(clips, pieces, settings, np.random.default_rng(arguments.seed))
-    if arguments.again:
-        load_into(model, load_tensors(folder))
+    random = np.random.default_rng(arguments.seed)
+    load_earlier(model, folder)
 
     def save() -> None:
         save_tensors(folder, part_of(model, PREFIXES))
 
-    listening = Listening(model, scripts, sounds, settings)
+    listening = Listening(model, sounds, settings)
     add_dropout(model.perception.encoder, settings.dropout)
-    if device.type == "cuda" and arguments.compile:
-        compile_blocks(model.perception.encoder, ConformerBlock, CausalDwStridingSubsampling)
-    listening.train()
+    listening.train()  # not compiled: a CUDA graph alone makes it fast, and compiled it could not be captured
     trainer = Trainer("perception", folder, listening, listening.parameters(), settings.loop, arguments, save)
-    trainer.run([Phase(until=1.0, computes=(lambda: listening.loss(trainer.progress),))])
+    short, long = (
+        listening.loss_on(write_scripts(clips, pieces, rows, random), rows, trainer.progress)
+        for rows in (settings.short, settings.long)
+    )
+    trainer.run([Phase(until=settings.short_until, computes=(short,)), Phase(until=1.0, computes=(long,))])
     model.eval()
     save()
-    with torch.compiler.set_stance("force_eager"):
-        figures = measure(model, sounds, clips, pieces)
+    figures = measure(model, sounds, clips, pieces)
     (folder / "figures.json").write_text(json.dumps(figures, indent=1))
     print(f"perception: {figures}", flush=True)
 

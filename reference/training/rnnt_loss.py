@@ -50,7 +50,7 @@ class _RnntLoss(torch.autograd.Function):
         ends = (node == lengths.unsqueeze(1)).unsqueeze(1) & (torch.arange(frames, device=blank.device) == frames - 1)[
             :, None
         ]
-        after_blank = torch.where(ends, 0.0, after_blank)
+        after_blank = after_blank.masked_fill(ends, 0.0)
         blank_use = torch.exp(alpha + blank64 + after_blank - log_total.unsqueeze(1))
         emit_use = torch.exp(alpha[:, :, :-1] + emit64 + beta[:, :, 1:] - log_total.unsqueeze(1))
         ctx.save_for_backward(

@@ -2,8 +2,8 @@
 
 Steps that do not need each other run side by side: codec and perception, then talker and duplex. Each writes its
 output to WORK/logs. A step that fails on a GPU is tried again without torch.compile, then without CUDA graphs.
-`--seconds` stops everything in time, states saved. `--pack` copies what matters into a few small files, `--unpack`
-puts them back.
+Every half minute the last line of each log is shown. `--seconds` stops everything in time, states saved. `--pack`
+copies what matters into a few small files after every step, `--unpack` puts them back.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from reference.training.loop import UNFINISHED
 from reference.training.packing import pack, unpack
 
 FALLBACKS: tuple[tuple[str, ...], ...] = ((), ("--no-compile",), ("--no-compile", "--no-graphs"))
-MARGIN = 25.0
-"""Seconds before the end at which training steps save and stop."""
+MARGIN, LAST = 30.0, 14.0
+"""Seconds before the end at which training steps save and stop; at which whatever still runs is ended."""
+SHOW_SECONDS = 30.0
+LONGEST_LINE = 1500
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,13 @@ class Running:
 class Schedule:
     """Starts what can start, watches what runs."""
 
-    def __init__(self, arguments: argparse.Namespace, devices: Sequence[str]) -> None:
+    def __init__(self, arguments: argparse.Namespace, devices: Sequence[str], began: float) -> None:
         self.arguments, self.work = arguments, arguments.work
         self.free = [device for device in devices for _ in range(arguments.jobs)]
-        self.deadline = time.time() + arguments.seconds if arguments.seconds else None
+        self.deadline = began + arguments.seconds if arguments.seconds else None
         self.steps = [step for step in STEPS if not arguments.only or step.name in arguments.only]
         self.tries: dict[str, int] = {step.name: 0 for step in self.steps}
+        self.shown = time.time()
         self.left: set[str] = set()
         """Steps that failed, or that the deadline stopped."""
         self.running: list[Running] = []
@@ -78,9 +81,35 @@ class Schedule:
             if not self.running:
                 return all(self._is_done(step) for step in self.steps)
             time.sleep(0.2)
+            self._show_progress()
+            if self.deadline is not None and time.time() > self.deadline - LAST:
+                self._end_what_runs()
             for running in list(self.running):
                 if running.process.poll() is not None:
                     self._finish(running)
+
+    def _show_progress(self) -> None:
+        if time.time() - self.shown < SHOW_SECONDS:
+            return
+        self.shown = time.time()
+        for running in self.running:
+            print(_tail(self._log(running.step.name), 1), flush=True)
+
+    def _log(self, name: str) -> Path:
+        path: Path = self.work / "logs" / f"{name}.log"
+        return path
+
+    def _end_what_runs(self) -> None:
+        for running in self.running:
+            self.left.add(running.step.name)
+            print(f"run_all: no time is left for {running.step.name}", flush=True)
+            running.process.terminate()
+        for running in self.running:
+            try:
+                running.process.wait(5.0)
+            except subprocess.TimeoutExpired:
+                running.process.kill()
+                running.process.wait()
 
     def _start_what_can(self) -> None:
         busy = {running.step.name for running in self.running}
@@ -107,11 +136,12 @@ class Schedule:
             command += ["--time-scale", str(self.arguments.time_scale), *FALLBACKS[self.tries[step.name]]]
             if self.deadline is not None:
                 command += ["--deadline", str(self.deadline - MARGIN)]
+                command += ["--final"] if self.arguments.final else []
             if device == "cpu":
                 command += ["--device", "cpu"]
             else:
                 environment["CUDA_VISIBLE_DEVICES"] = device
-        log = (self.work / "logs" / f"{step.name}.log").open("ab")
+        log = self._log(step.name).open("ab")
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         print(f"run_all: {step.name} starts on {device}", flush=True)
         self.running.append(Running(step, device, process, log))
@@ -122,7 +152,9 @@ class Schedule:
         running.log.close()
         name, code = running.step.name, running.process.returncode
         print(f"run_all: {name} ends with {code} after {time.monotonic() - running.began:.0f} s", flush=True)
-        print(_tail(self.work / "logs" / f"{name}.log", 3 if code == 0 else 12), flush=True)
+        print(_tail(self._log(name), 3 if code in (0, UNFINISHED) else 12), flush=True)
+        if self.arguments.pack:
+            pack(self.work, self.arguments.pack)
         if code == 0:
             return
         self.tries[name] += 1
@@ -131,7 +163,8 @@ class Schedule:
 
 
 def _tail(path: Path, lines: int) -> str:
-    return "\n".join(f"    {line}" for line in path.read_text(errors="replace").splitlines()[-lines:])
+    """The last lines of a log, each cut to a readable length."""
+    return "\n".join(f"    {line[:LONGEST_LINE]}" for line in path.read_text(errors="replace").splitlines()[-lines:])
 
 
 def gpus() -> list[str]:
@@ -143,6 +176,7 @@ def gpus() -> list[str]:
 
 def main() -> None:
     """The command."""
+    began = time.time()
     parser = argparse.ArgumentParser(
         prog="python -m reference.training.run_all",
         description=__doc__,
@@ -152,6 +186,7 @@ def main() -> None:
     parser.add_argument("--settings", choices=("full", "smoke", "trial"), default="full")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seconds", type=float, default=0.0, help="stop in time for this; 0: never")
+    parser.add_argument("--final", action="store_true", help="finish within --seconds: no call follows this one")
     parser.add_argument("--time-scale", type=float, default=1.0, help="factor on every step's time limit")
     parser.add_argument(
         "--jobs", type=int, default=0, help="steps at a time on one GPU; 0: two on a single GPU, else one"
@@ -168,7 +203,7 @@ def main() -> None:
     if arguments.unpack:
         unpack(arguments.unpack, arguments.work)
     print(f"run_all: on {', '.join(devices)}, {arguments.jobs} at a time on each", flush=True)
-    complete = Schedule(arguments, devices).run()
+    complete = Schedule(arguments, devices, began).run()
     if arguments.pack:
         pack(arguments.work, arguments.pack)
     print(f"run_all: {'everything is done' if complete else 'not everything is done'}", flush=True)

@@ -19,8 +19,10 @@ from reference.audio.stft import stft
 from reference.codec.codec import MAX_MAGNITUDE
 from voicechat_mlx.config import PreprocessorConfig
 
+BIN_FLOOR = 1e-4
+"""A single bin below this counts as silence; with a lower floor, gradients at the ends of words outweigh all others."""
 FLOOR = 1e-5
-"""Amplitudes below this count as silence."""
+"""The same for the energy of a frame."""
 FEATURE_FLOOR = 2e-5
 """The same for the codec's own small spectra, where an RMS of r gives about 2.4 r."""
 
@@ -43,12 +45,12 @@ class SpectralDistance(nn.Module):
         distance = torch.zeros(len(true), device=true.device)
         for size in self.sizes:
             a, b = self.magnitude(true, size), self.magnitude(made, size)
-            log = (torch.log(a + FLOOR) - torch.log(b + FLOOR)).abs().mean((1, 2))
+            log = (torch.log(a + BIN_FLOOR) - torch.log(b + BIN_FLOOR)).abs().mean((1, 2))
             linear = (a - b).abs().sum((1, 2)) / (a + b).sum((1, 2)).clamp_min(1e-3)
             distance = distance + (log + linear) / len(self.sizes)
             if size == self.sizes[1]:
                 mel_a, mel_b = self.filters @ a, self.filters @ b
-                mel = (torch.log(mel_a + FLOOR) - torch.log(mel_b + FLOOR)).abs().mean((1, 2))
+                mel = (torch.log(mel_a + BIN_FLOOR) - torch.log(mel_b + BIN_FLOOR)).abs().mean((1, 2))
                 log_energy = 0.5 * torch.log(b.square().mean(1) + 1e-16)
                 energy = log_distance(a.square().mean(1).sqrt(), log_energy, FLOOR).mean(1)
                 distance = distance + mel + energy

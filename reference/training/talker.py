@@ -21,9 +21,11 @@ from reference.talker.backbone import TalkerBlock
 from reference.talker.mog_head import MogLayer
 from reference.training import content
 from reference.training.data import chosen, read_clips, sentences
-from reference.training.loop import LoopSettings, Phase, Trainer, choose_device, compile_blocks
+from reference.training.devices import choose_device, compile_blocks
+from reference.training.loop import LoopSettings, Phase, Trainer
 from reference.training.mixture import mixture_loss
 from reference.training.model_files import (
+    load_earlier,
     load_into,
     load_tensors,
     new_model,
@@ -201,8 +203,7 @@ def train(arguments: argparse.Namespace) -> None:
     settings = settings_of(arguments, "talker", TalkerSettings)
     model = new_model(arguments, device)
     prepare(model, arguments, settings)
-    if arguments.again:
-        load_into(model, load_tensors(folder))
+    load_earlier(model, folder)
     _, _, aria, _ = read_clips(arguments.work / "data")
     planner = Planner([], aria, read_tokenizer(arguments.work / "data"), "train")
     writer = RowWriter(planner, read_codes(arguments.work), model.codec_silence_tokens.cpu().numpy())

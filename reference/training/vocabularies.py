@@ -102,10 +102,14 @@ class Pieces:
         self.vocabulary = ["<unk>", *singles, *(left + right for left, right in self.merges)]
         assert len(set(self.vocabulary)) == size, "two merges spell the same piece"
         self._id = {piece: index for index, piece in enumerate(self.vocabulary)}
+        self._spelled: dict[str, list[int]] = {}
 
     def encode_words(self, text: str) -> list[list[int]]:
         """A transcript → the pieces of each word."""
-        return [self._encode(WORD_START + word) for word in text.split()]
+        for word in text.split():
+            if word not in self._spelled:
+                self._spelled[word] = self._encode(WORD_START + word)
+        return [self._spelled[word] for word in text.split()]
 
     def _encode(self, word: str) -> list[int]:
         parts: tuple[str, ...] = tuple(word)

@@ -14,7 +14,7 @@ from reference.training.options import read_settings
 
 def trainer(folder: Path, model: nn.Module, deadline: float | None = None) -> Trainer:
     settings = LoopSettings(steps=40, seconds=100, learning_rate=0.05, warmup=5, report_every=10)
-    arguments = argparse.Namespace(graphs=False, deadline=deadline, time_scale=1.0)
+    arguments = argparse.Namespace(graphs=False, deadline=deadline, time_scale=1.0, again=False, final=False)
     return Trainer("test", folder, model, model.parameters(), settings, arguments, lambda: None)
 
 
