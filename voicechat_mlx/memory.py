@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,6 +81,12 @@ def require_memory(needed: int, what: str, *, advice: str = "", force: bool = Fa
     if needed > there and not force:
         figures = f"needs {in_words(needed)} of memory and there is {in_words(there)}"
         raise CheckpointError(f"{what} {figures}; {advice}--force tries all the same")
+
+
+def give_back_freed() -> None:
+    """Return to the system what was freed in between, which the C library of Linux keeps until it is asked."""
+    with suppress(OSError, AttributeError):  # other C libraries have no such call
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def in_words(size: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 
 from fixtures.random_model import random_model
 from fixtures.tiny_config import TINY
-from voicechat_mlx.benchmark import run_benchmark
+from voicechat_mlx.benchmark import machine, run_benchmark
 from voicechat_mlx.config import MODEL_TYPE, VoiceChatConfig
 from voicechat_mlx.precision import Precision
 
@@ -51,7 +51,8 @@ def main() -> None:
     model = random_model(VoiceChatConfig.from_dict({"model_type": MODEL_TYPE}), precision, bits=options.bits)
     weights = mx.get_active_memory()
     pcm = (np.random.default_rng(0).normal(size=options.frames * FRAME_SAMPLES) * 0.1).astype(np.float32)
-    found = asdict(run_benchmark(model, pcm, PROMPT))
+    found = asdict(run_benchmark(model, pcm, PROMPT)) | machine()
+    del found["total_ms"], found["stage_ms"]
     print(json.dumps({"bits": options.bits, "talker": options.talker, "weights_GB": weights / 1e9, **found}))
 
 

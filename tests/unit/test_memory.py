@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import mlx.core as mx
 import pytest
 
@@ -90,6 +93,29 @@ def test_a_gpu_that_shares_memory_may_use_the_recommended_part(machine, monkeypa
 
 def test_this_machine_has_some() -> None:
     assert GIB < machine_memory() < 1 << 50
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_what_was_freed_between_things_still_held_goes_back_to_the_system() -> None:
+    """Pieces of 64 kB, every second one freed: the heap cannot shrink at its end."""
+    code = """
+import os
+from voicechat_mlx.memory import give_back_freed
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+held = [bytearray(os.urandom(1 << 16)) for _ in range(1600)]
+held = held[::2]
+before = resident()
+give_back_freed()
+assert before - resident() > 30_000_000, (before, resident())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_c_library_without_the_call_is_no_failure(monkeypatch) -> None:
+    monkeypatch.setattr(memory.ctypes, "CDLL", lambda _: object())
+    memory.give_back_freed()
 
 
 # The refusal

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 
+import mlx.core as mx
 import pytest
 
 from tests.models import SHALLOW, build, speech
@@ -11,6 +13,27 @@ from tests.talks import assert_identical, assert_same, talk
 from voicechat_mlx.nn import cache as caches
 
 FRAME = 1280
+
+
+@pytest.fixture
+def as_written() -> Iterator[None]:
+    """What would be compiled runs as it stands, so that no compiler is needed."""
+    mx.disable_compile()
+    yield
+    mx.enable_compile()
+
+
+@pytest.mark.parametrize("system_prompt", ["", "Be brief."])
+@pytest.mark.usefixtures("as_written")
+def test_whole_frames_give_the_same_talk_as_stages(system_prompt: str) -> None:
+    """All weights float32; the whole frame decodes its transcript in rounds, without looking at the host."""
+    pcm = speech(1.2)
+    frames = range(FRAME, len(pcm), FRAME)
+    whole, stages = build(), build()
+    whole.run.compiled = True
+    expected = talk(stages, pcm, frames, system_prompt=system_prompt)
+    assert_same(talk(whole, pcm, frames, system_prompt=system_prompt), expected)
+    assert_same(talk(whole, pcm, [4 * FRAME], system_prompt=system_prompt), expected)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ try:
     from collections.abc import Sequence
 
     from voicechat_mlx import __version__
-    from voicechat_mlx.cli import convert, generate, inspect, trace, verify
+    from voicechat_mlx.cli import bench, convert, generate, inspect, serve, talk, trace, verify
     from voicechat_mlx.cli.common import DONE, Parser, UsageError, guarded, log_on_stderr
 except KeyboardInterrupt:  # from here on `guarded` says so
     raise SystemExit("voicechat: interrupted") from None
@@ -28,7 +28,7 @@ def build_parser() -> Parser:
     parser = Parser(prog="voicechat", description="Ask a NemotronLabs VoiceChat model: sound in, text and sound out.")
     parser.add_argument("--version", action="version", version=f"voicechat {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    for command in (generate, trace, inspect, convert, verify):
+    for command in (generate, trace, inspect, convert, verify, bench, serve, talk):
         command.add_command(commands)
     return parser
 

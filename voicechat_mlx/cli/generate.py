@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.cli import options
 from voicechat_mlx.cli.common import progress_bar
-from voicechat_mlx.cli.outputs import check_model_is_kept, check_outputs
+from voicechat_mlx.cli.outputs import as_json, check_model_is_kept, check_outputs
 from voicechat_mlx.cli.streams import say
 from voicechat_mlx.errors import VoiceChatError
 
@@ -62,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_wav(arguments.output_audio, result.audio, result.sample_rate)
         if arguments.json:
             with replacing(arguments.json) as place:
-                place.write_text(_as_json(result, elapsed), encoding="utf-8")
+                place.write_text(_result_as_json(result, elapsed), encoding="utf-8")
         if arguments.plot:
             from voicechat_mlx.cli.plot import draw
             from voicechat_mlx.cli.timeline import timeline_of
@@ -94,8 +93,8 @@ def _require_finite(result: VoiceChatResult) -> None:
         )
 
 
-def _as_json(result: VoiceChatResult, elapsed: float) -> str:
-    """One key a line; the real-time factor is computing time over sounding time, below 1 is faster than speech."""
+def _result_as_json(result: VoiceChatResult, elapsed: float) -> str:
+    """The real-time factor is computing time over sounding time, below 1 is faster than speech."""
     values = {
         "text": result.text,
         "function_text": result.function_text,
@@ -108,5 +107,4 @@ def _as_json(result: VoiceChatResult, elapsed: float) -> str:
         "seconds": {stage: round(seconds, 6) for stage, seconds in result.seconds.items()},
         "real_time_factor": round(elapsed * result.sample_rate / len(result.audio), 6),
     }
-    lines = (f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
-    return "{\n" + ",\n".join(lines) + "\n}\n"
+    return as_json(values)

@@ -36,21 +36,32 @@ def add_question_options(parser: argparse.ArgumentParser) -> None:
         "--audio", type=path, required=True, metavar="IN", help="the question: WAV, FLAC, OGG or MP3, any rate"
     )
     parser.add_argument(
+        "-n", type=whole, metavar="N", help="accepted and ignored: the answer is as long as the recording"
+    )
+    parser.add_argument(
+        "--extra-decoding-seconds",
+        type=silence,
+        default=3.0,
+        metavar="S",
+        help="silence appended to the question so that the answer can end (default: 3)",
+    )
+    add_session_options(parser)
+    parser.add_argument(
+        "--conventions",
+        choices=sorted(PROFILES),
+        default="mlx",
+        help="edge behaviour of the MLX ports or of the publisher (default: mlx)",
+    )
+
+
+def add_session_options(parser: argparse.ArgumentParser) -> None:
+    """Options of the commands that open a session."""
+    parser.add_argument(
         "-p",
         "--prompt",
         type=_prompt,
         metavar="PROMPT",
         help="system prompt; '' for none (default: the checkpoint's own)",
-    )
-    parser.add_argument(
-        "-n", type=whole, metavar="N", help="accepted and ignored: the answer is as long as the recording"
-    )
-    parser.add_argument(
-        "--extra-decoding-seconds",
-        type=_seconds,
-        default=3.0,
-        metavar="S",
-        help="silence appended to the question so that the answer can end (default: 3)",
     )
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="same seed, same answer, to the byte (default: 0)"
@@ -59,12 +70,6 @@ def add_question_options(parser: argparse.ArgumentParser) -> None:
         "--dtype", choices=DTYPES, default="auto", help="precision of the arithmetic (default: auto, by machine)"
     )
     parser.add_argument("--force", action="store_true", help="go on although the model may not fit into memory")
-    parser.add_argument(
-        "--conventions",
-        choices=sorted(PROFILES),
-        default="mlx",
-        help="edge behaviour of the MLX ports or of the publisher (default: mlx)",
-    )
 
 
 def load_question(arguments: argparse.Namespace) -> Samples:
@@ -123,7 +128,8 @@ def _prompt(text: str) -> str:
     return text
 
 
-def _seconds(text: str) -> float:
+def silence(text: str) -> float:
+    """For argparse: how much silence to append."""
     from voicechat_mlx.audio.wav import sample_count
 
     seconds = number(text)

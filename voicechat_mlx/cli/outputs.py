@@ -1,22 +1,26 @@
-"""Where a command may write: checked before the model is loaded."""
+"""Where a command may write, checked before the model is loaded, and how it writes JSON."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 from voicechat_mlx.errors import OutputError
 from voicechat_mlx.files import check_output
 
-ENDINGS = {"--output-audio": ".wav", "--plot": ".png", "--output": ".safetensors"}
+ENDINGS = {"--output-audio": ".wav", "--output-file": ".wav", "--plot": ".png", "--output": ".safetensors"}
 """Options that write one format only → the ending that says so; a name without an ending will do as well."""
 
 
-def check_outputs(places: Mapping[str, str | None], question: str | None = None) -> None:
+def check_outputs(
+    places: Mapping[str, str | None], question: str | None = None, question_option: str = "--audio"
+) -> None:
     """Every option's output path must be writable, named once, and end as its format does. Raises OutputError."""
-    taken = {Path(os.path.realpath(question)): "--audio"} if question else {}
+    taken = {Path(os.path.realpath(question)): question_option} if question else {}
     for option, place in places.items():
         if place is None:
             continue
@@ -27,6 +31,12 @@ def check_outputs(places: Mapping[str, str | None], question: str | None = None)
         ending, expected = Path(place).suffix, ENDINGS.get(option)
         if expected and ending and ending.lower() != expected and not target.is_fifo():
             raise OutputError(f"{option} {place} would not be a {ending} file; end its name in {expected}")
+
+
+def as_json(values: Mapping[str, Any]) -> str:
+    """An object with one key a line."""
+    lines = (f"  {json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in values.items())
+    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 def check_model_is_kept(places: Mapping[str, str | None], model: str | None) -> None:
