@@ -16,7 +16,7 @@ import numpy as np
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import LayersCache
 from voicechat_mlx.model import VoiceChat, VoicePrompt
-from voicechat_mlx.nn.cache import Cache, arrays_of
+from voicechat_mlx.nn.cache import Cache, arrays_of, limit_history
 from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.talker.backbone import BackboneCache
 
@@ -71,14 +71,20 @@ class DuplexState(Cache):
         """Whether position 0 of the timeline is done: there the talker does not run."""
 
 
-def start(model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions) -> DuplexState:
-    """A state that has heard the voice prompt and the system prompt.
+def start(
+    model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions, history_frames: int
+) -> DuplexState:
+    """A state that has heard the voice prompt and the system prompt. It will never forget these, but all else that is
+    older than `history_frames`.
 
     Prompt tokens enter on the audio channel while text and function stay PAD, so the language model takes them in one
     call. The talker speaks over them from position 1 on, and its codes count as history.
     """
     thinking = Thinking(model.llm.make_cache(1, model.activations), model.config.pad_token_id)
-    state = DuplexState(thinking, Speaking(model.voice_prompt(conventions), seed))
+    voice = model.voice_prompt(conventions)
+    state = DuplexState(thinking, Speaking(voice, seed))
+    limit_history(thinking.layers, history_frames, kept=len(prompt_ids))
+    limit_history(state.speaking.layers, history_frames, kept=voice.codes.shape[1])
     if prompt_ids:
         ids = mx.array([list(prompt_ids)], dtype=mx.uint32)
         pads = mx.broadcast_to(thinking.text, ids.shape)

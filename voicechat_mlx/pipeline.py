@@ -24,6 +24,9 @@ from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.perception.conformer import EncoderCache
 from voicechat_mlx.perception.rnnt import Pieces, RnntCache
 
+HISTORY_FRAMES = 7500
+"""Ten minutes, as far as the talker's own windows reach at the real size."""
+
 
 @dataclass(frozen=True, eq=False)
 class Ids:
@@ -78,6 +81,7 @@ class Pipeline:
         seed: int,
         conventions: Conventions,
         *,
+        history_frames: int = HISTORY_FRAMES,
         profile: bool = False,
         writer: Writer | None = None,
     ) -> None:
@@ -92,7 +96,7 @@ class Pipeline:
         self.clock = StageClock()
         encoder = model.perception.encoder.make_cache(1, model.activations)
         with self._stage("prompt") as done:
-            duplex = start(model, prompt_ids, seed, conventions)
+            duplex = start(model, prompt_ids, seed, conventions, history_frames)
             self._past = Conversation(encoder, model.rnnt.make_cache(), duplex, model.codec.make_cache())
             done += arrays_of(self._past)
 

@@ -58,6 +58,7 @@ class Session:
         *,
         profile: bool = False,
         limit_seconds: float | None = None,
+        history_seconds: float = 600.0,
         frame_timing: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         on_tool: OnTool | None = None,
@@ -69,6 +70,9 @@ class Session:
         After `limit_seconds`, rounded to whole frames and at least one, the session is `Done`. `frame_timing` adds a
         `FrameTiming` to every frame.
 
+        `history_seconds` bounds what attention without a window of its own looks back on, besides the prompts at the
+        beginning, so that an hour takes no more memory or time a frame than that.
+
         `tools` are objects with name, description and parameters (a JSON schema). A `ToolCall` event tells of a call;
         its result is what `on_tool` returns, while the frame waits, or what `add_tool_result` is given later. Without
         `tools` and `on_tool` the function channel is left alone; with `on_tool` alone, any name may be called.
@@ -77,7 +81,8 @@ class Session:
         if not isinstance(seed, int | np.integer) or not 0 <= seed <= HIGHEST_SEED:
             raise InputError(f"seed is {str(seed)[:40]!r}; give a whole number from 0 to 2^64 - 1")
         self._model, conventions = model, find_conventions(conventions)
-        self._limit = None if limit_seconds is None else _frame_count(limit_seconds, config.frame_duration)
+        frame = config.frame_duration
+        self._limit = None if limit_seconds is None else _frame_count("limit_seconds", limit_seconds, frame)
         prompt = config.default_system_prompt if system_prompt is None else system_prompt
         self._tools: ToolExchange | None = None
         if tools is not None or on_tool is not None:
@@ -86,7 +91,15 @@ class Session:
             prompt = offer(prompt, offered, Spelling(model.tokenizer.special_tokens))
             self._tools = ToolExchange(config, model.tokenizer, names=names, on_tool=on_tool, limits=tool_limits)
         prompt_ids = model.tokenizer.prompt_ids(prompt, bos=config.bos_token_id, eos=config.eos_token_id)
-        self._pipeline = Pipeline(model, prompt_ids, int(seed), conventions, profile=profile, writer=self._tools)
+        self._pipeline = Pipeline(
+            model,
+            prompt_ids,
+            int(seed),
+            conventions,
+            history_frames=_frame_count("history_seconds", history_seconds, frame),
+            profile=profile,
+            writer=self._tools,
+        )
         self._clock = self._pipeline.clock
         self._times, self._frame_timing = FrameTimes(self._clock), frame_timing
         self._frontend = Frontend(model, conventions, self._limit)
@@ -248,11 +261,11 @@ class Session:
         return [event]
 
 
-def _frame_count(seconds: float, frame_seconds: float) -> int:
+def _frame_count(name: str, seconds: float, frame_seconds: float) -> int:
     """A length → whole frames, to the nearest, at least one. Raises InputError."""
     number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
     if not (number and math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"limit_seconds is {seconds!r}; give a number above 0, or None for no limit")
+        raise InputError(f"{name} is {seconds!r}; give a number above 0")
     return max(1, round(seconds / frame_seconds))
 
 

@@ -28,7 +28,7 @@ from voicechat_mlx.llm.attention import Attention
 from voicechat_mlx.llm.mamba import Mamba2Mixer
 from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
-from voicechat_mlx.nn.cache import Timeline, arrays_of, begin_step, end_step
+from voicechat_mlx.nn.cache import Timeline, arrays_of, begin_step, end_step, limit_history
 from voicechat_mlx.nn.conv import DepthwiseConv1d
 from voicechat_mlx.nn.cuda import launch
 from voicechat_mlx.nn.fused import fused, fused_after
@@ -243,13 +243,16 @@ def test_talker_attention_over_a_window_that_wraps(monkeypatch: pytest.MonkeyPat
     both_ways(monkeypatch, run)
 
 
-def test_attention_of_the_language_model_after_a_prompt(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("history", [None, 4])
+def test_attention_of_the_language_model_after_a_prompt(monkeypatch: pytest.MonkeyPatch, history: int | None) -> None:
     layer = Attention(TEXT)
     randomise(layer)
     frames = mx.random.normal((1, 12, 512))
 
     def run() -> list[mx.array]:
         cache = layer.make_cache(1, mx.float32, Timeline())
+        if history:
+            limit_history(cache, history, kept=5)
         out = []
         for piece in mx.split(frames, [5, *range(6, 12)], axis=1):
             steps = piece.shape[1]

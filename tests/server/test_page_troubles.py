@@ -5,11 +5,23 @@ from __future__ import annotations
 from tests import models
 from tests.server.browser import Browser, Page
 from tests.server.conftest import service
-from tests.server.pages import STATE, allow_microphone, chromium, is_received, needs_browser, page, sent, talk, until
+from tests.server.pages import (
+    STATE,
+    allow_microphone,
+    chromium,
+    is_received,
+    needs_browser,
+    page,
+    received,
+    sent,
+    talk,
+    until,
+)
 from voicechat_mlx.server.access import Access
 from voicechat_mlx.server.limits import Limits
 from voicechat_mlx.server.running import running
 from voicechat_mlx.server.service import Service
+from voicechat_mlx.server.websocket import abort
 
 __all__ = ["chromium", "page"]  # fixtures
 pytestmark = needs_browser
@@ -68,6 +80,28 @@ def test_a_server_that_stops_is_explained_and_the_talk_is_kept(chromium: Browser
         assert "server was stopped" in page.text("#message")
         assert not page.run("document.getElementById('save-wav').disabled")
         assert "does not answer" in message_after_talk(page)
+
+
+def test_a_connection_that_breaks_is_explained(chromium: Browser) -> None:
+    made = service()
+    with running(made) as url, chromium.page() as page:
+        allow_microphone(page, url)
+        page.open(url)
+        page.click("#talk")
+        until(page, lambda: is_received(page, "response.output_audio.delta"))
+        (connection,) = made.connections
+        connection._loop.call_soon_threadsafe(abort, connection._socket)
+        page.wait(f"!document.getElementById('message').hidden && {STATE} === 'idle'")
+        assert "connection was lost" in page.text("#message")
+
+
+def test_the_longest_talk_ends_by_itself_and_says_so(chromium: Browser) -> None:
+    with running(service(session_seconds=1.6)) as url, chromium.page() as page:
+        allow_microphone(page, url)
+        page.open(url)
+        assert "as long as the server allows" in message_after_talk(page)
+        finished = received(page)[-1]
+        assert (finished["reason"], finished["frames"]) == ("limit", 20)
 
 
 def test_a_token_is_asked_for_and_used(chromium: Browser) -> None:

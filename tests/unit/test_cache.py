@@ -8,30 +8,48 @@ import pytest
 
 from tests.models import normal
 from voicechat_mlx.nn.attention import attend
-from voicechat_mlx.nn.cache import KV_BLOCK, Cache, KVCache, Tail, Timeline, arrays_of, begin_step, end_step, set_arrays
+from voicechat_mlx.nn.cache import (
+    KV_BLOCK,
+    Cache,
+    KVCache,
+    Tail,
+    Timeline,
+    arrays_of,
+    begin_step,
+    end_step,
+    limit_history,
+    set_arrays,
+)
 
 HEADS, KEY_HEADS, SIZE = 4, 2, 6
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 """float32 against float64, sums of a few hundred products with weights that add up to one."""
 
 
-def dense(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None) -> np.ndarray:
-    """(B, H, T, D) → (B, T, H · D): every frame sees itself and the frames before it, `window` in all."""
+def dense(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None, kept: int = 0) -> np.ndarray:
+    """(B, H, T, D) → (B, T, H · D): a frame sees itself and those before it, `window` in all, and the first `kept`."""
     k, v = (np.repeat(part, HEADS // KEY_HEADS, axis=1) for part in (k, v))
     scores = q @ k.swapaxes(-1, -2) * 0.4
     i, j = np.arange(q.shape[2])[:, None], np.arange(q.shape[2])[None]
-    scores = np.where((j <= i) & (j > i - (window or len(i))), scores, -np.inf)
+    scores = np.where((j <= i) & ((j > i - (window or len(i))) | (j < kept)), scores, -np.inf)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     context = (weights / weights.sum(axis=-1, keepdims=True)) @ v
     return context.transpose(0, 2, 1, 3).reshape(q.shape[0], q.shape[2], -1)
 
 
-def stream(parts: list[int], window: int | None, batch: int = 1) -> tuple[np.ndarray, np.ndarray, KVCache]:
-    """Attention over random frames fed in parts of these lengths → (from the cache, dense, the cache)."""
+def stream(
+    parts: list[int], window: int | None, batch: int = 1, history: tuple[int, int] | None = None
+) -> tuple[np.ndarray, np.ndarray, KVCache]:
+    """Attention over random frames fed in parts of these lengths → (from the cache, dense, the cache).
+
+    `history`: frames and kept ones, for `limit_history`.
+    """
     total = sum(parts)
     q = normal(batch, HEADS, total, SIZE)
     k, v = (normal(batch, KEY_HEADS, total, SIZE, seed=seed) for seed in (1, 2))
     cache = KVCache(batch, KEY_HEADS, SIZE, window, mx.float32)
+    if history:
+        limit_history(cache, *history)
     out, start = [], 0
     for steps in parts:
         begin_step(cache, steps)
@@ -39,7 +57,7 @@ def stream(parts: list[int], window: int | None, batch: int = 1) -> tuple[np.nda
         out.append(attend(*part, cache, scale=0.4, mask=cache.mask(steps)))
         end_step(cache, steps)
         start += steps
-    expected = dense(*(np.asarray(x, np.float64) for x in (q, k, v)), window)
+    expected = dense(*(np.asarray(x, np.float64) for x in (q, k, v)), *(history or (window,)))
     return np.asarray(mx.concatenate(out, axis=1)), expected, cache
 
 
@@ -60,6 +78,32 @@ def test_a_sliding_window_equals_dense_masked_attention(window: int, parts: list
     found, expected, cache = stream(parts, window)
     np.testing.assert_allclose(found, expected, **CLOSE)
     assert cache.capacity == window
+
+
+@pytest.mark.parametrize("frames", [1, 2, 5, 8])
+@pytest.mark.parametrize("kept", [0, 1, 3])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [3] + [1] * 20,  # a prompt, then one by one
+        [3, 20],  # a prompt, then more than the history at once
+        [1, 1, 1, 5, 15],
+        [3, 1, 1, 9, 1, 2, 3],
+        [23],
+    ],
+    ids=str,
+)
+def test_a_limited_history_is_the_beginning_and_the_latest_frames(frames: int, kept: int, parts: list[int]) -> None:
+    found, expected, cache = stream(parts, None, history=(frames, kept))
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    assert cache.capacity == frames + kept
+
+
+def test_a_history_that_is_not_full_is_whole() -> None:
+    found, expected, _ = stream([4] + [1] * 30, None, history=(1000, 4))
+    whole, _, _ = stream([4] + [1] * 30, None)
+    np.testing.assert_allclose(found, expected, **CLOSE)
+    np.testing.assert_array_equal(found, whole)
 
 
 @pytest.mark.parametrize("parts", [[1] * 12, [12], [5, 1, 6]], ids=str)

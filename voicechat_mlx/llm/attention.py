@@ -54,7 +54,8 @@ class Attention(nn.Module):
     def _attend(self, qkv: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
         scale = self._head_dim**-0.5
         if cuda.available() and qkv.shape[1] == 1:
-            return cuda.attend(qkv, cache.keys, cache.values, cache.timeline.count, heads=self._heads, scale=scale)
+            past, keeps = (cache.keys, cache.values, cache.timeline.count), cache.keeps_beginning
+            return cuda.attend(qkv, *past, heads=self._heads, scale=scale, keeps=keeps)
         q, k, v = self._qkv.split(qkv)
         q, k, v = split_heads(q, self._heads), split_heads(k, self._kv_heads), split_heads(v, self._kv_heads)
         return attend(q, k, v, cache, scale=scale, mask=mask)

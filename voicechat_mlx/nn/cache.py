@@ -18,10 +18,16 @@ KV_BLOCK = 256
 
 
 class Cache:
-    """Base of every cache: attributes are arrays, further caches, lists of caches, or plain constants."""
+    """Base of every cache: attributes are arrays, further caches, lists of caches, or plain constants.
+
+    Arrays change from step to step; which caches and arrays there are does not, so each tree is walked once.
+    """
+
+    _layout: tuple[tuple[Cache, ...], tuple[tuple[Cache | None, str], ...]] | None = None
+    """The caches inside this one, and the owner and name of every array; None is this cache, which holds no cycle."""
 
     def clone(self, known: dict[int, Cache] | None = None) -> Self:
-        """An independent cache with the same past. Arrays are shared: they are never changed in place.
+        """An independent cache with the same past. Arrays are shared; see `KVCache.detach` for those changed in place.
 
         Parts that are one object here are one object there; `known` holds those already cloned.
         """
@@ -29,6 +35,7 @@ class Cache:
         if id(self) in known:
             return cast(Self, known[id(self)])
         twin = known[id(self)] = copy.copy(self)
+        twin._layout = None
         for name, value in vars(self).items():
             if isinstance(value, Cache):
                 setattr(twin, name, value.clone(known))
@@ -39,6 +46,23 @@ class Cache:
 
 def parts_of(cache: Cache) -> list[Cache]:
     """The cache and all caches inside it, each once, in a fixed order."""
+    return [cache, *_layout_of(cache)[0]]
+
+
+def _layout_of(cache: Cache) -> tuple[tuple[Cache, ...], tuple[tuple[Cache | None, str], ...]]:
+    if cache._layout is None:
+        parts = _walk(cache)
+        slots = [
+            (None if part is cache else part, name)
+            for part in parts
+            for name, value in vars(part).items()
+            if isinstance(value, mx.array)
+        ]
+        cache._layout = tuple(parts[1:]), tuple(slots)
+    return cache._layout
+
+
+def _walk(cache: Cache) -> list[Cache]:
     found: dict[int, Cache] = {}
 
     def visit(part: Cache) -> None:
@@ -54,21 +78,15 @@ def parts_of(cache: Cache) -> list[Cache]:
     return list(found.values())
 
 
-def _slots(cache: Cache) -> list[tuple[Cache, str]]:
-    return [
-        (part, name) for part in parts_of(cache) for name, value in vars(part).items() if isinstance(value, mx.array)
-    ]
-
-
 def arrays_of(cache: Cache) -> list[mx.array]:
     """Every array of a cache tree, in a fixed order."""
-    return [getattr(owner, name) for owner, name in _slots(cache)]
+    return [getattr(owner or cache, name) for owner, name in _layout_of(cache)[1]]
 
 
 def set_arrays(cache: Cache, arrays: Sequence[mx.array]) -> None:
     """Put arrays back in the order of `arrays_of`."""
-    for (owner, name), value in zip(_slots(cache), arrays, strict=True):
-        setattr(owner, name, value)
+    for (owner, name), value in zip(_layout_of(cache)[1], arrays, strict=True):
+        setattr(owner or cache, name, value)
 
 
 class Tail(Cache):
@@ -89,12 +107,20 @@ class Timeline(Cache):
     """How many frames a network has done: `position` on the host, `count` the same number on the device.
 
     The layers of a network share one, so that a compiled step need not be rebuilt for every frame.
-    Unusual: `count` holds it many times over, since MLX keeps the smallest arrays far from a GPU.
+    Unusual: `count` is longer than the two numbers in it, since MLX keeps the smallest arrays far from a GPU.
     """
 
     def __init__(self) -> None:
         self.position = 0
+        self.kept = 0
+        """Frames at the beginning that a bounded history never forgets."""
         self.count = mx.zeros((16,), dtype=mx.int32)
+        """`position` and `kept`."""
+
+    def keep(self, frames: int) -> None:
+        """Set `kept`, before the history is full."""
+        self.kept = frames
+        self.count = mx.array([self.position, frames, *[0] * 14], dtype=mx.int32)
 
     @property
     def offset(self) -> mx.array:
@@ -106,7 +132,8 @@ class KVCache(Cache):
     """Keys and values of an attention layer, (B, H, capacity, D), written at position modulo capacity.
 
     With a `window` W the capacity never passes W and old positions are overwritten; a frame sees itself and the
-    W - 1 frames before it. Without one the buffer grows for ever.
+    W - 1 frames before it. Without one the buffer grows for ever, unless `limit_history` bounds it: then the timeline's
+    `kept` positions at the beginning stay, and the rest of the window moves on.
     """
 
     def __init__(
@@ -119,6 +146,7 @@ class KVCache(Cache):
         timeline: Timeline | None = None,
     ) -> None:
         self.window = window
+        self.keeps_beginning = False
         self.timeline = timeline or Timeline()
         self.keys = mx.zeros((batch, heads, 0, head_dim), dtype=dtype)
         self.values = mx.zeros((batch, heads, 0, head_dim), dtype=dtype)
@@ -132,6 +160,11 @@ class KVCache(Cache):
     def offset(self) -> mx.array:
         """Frames done, on the device: () int32."""
         return self.timeline.offset
+
+    @property
+    def kept(self) -> int:
+        """Positions at the beginning that are never overwritten."""
+        return self.timeline.kept if self.keeps_beginning else 0
 
     @property
     def capacity(self) -> int:
@@ -157,12 +190,16 @@ class KVCache(Cache):
         """Which of the keys that `update` will return each of the next `steps` queries may see: (steps, keys) bool."""
         queries = self.offset + mx.arange(steps)[:, None]
         newest = self.offset - 1 if self._wraps(steps) else self.offset + (steps - 1)
-        slots = mx.arange(self.capacity)[None]
-        positions = newest - mx.remainder(newest - slots, self.capacity)
+        slots, kept = mx.arange(self.capacity)[None], self._kept_on_device()
+        positions = newest - mx.remainder(newest - slots, self.capacity - kept)
+        ring = mx.where(positions < kept, -1, positions)
+        positions = mx.where(slots < kept, mx.where(slots <= newest, slots, -1), ring)
         if self._wraps(steps):
             positions = mx.concatenate([positions, self.offset + mx.arange(steps)[None]], axis=1)
         visible = (positions >= 0) & (positions <= queries)
-        return visible if self.window is None else visible & (positions > queries - self.window)
+        if self.window is None:
+            return visible
+        return visible & ((positions > queries - (self.window - kept)) | (positions < kept))
 
     def update(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add (B, H, T, D) keys and values; return those to attend over, in the order that `mask(T)` describes."""
@@ -172,7 +209,9 @@ class KVCache(Cache):
             newest = self._newest_in_slots(steps)
             self.keys, self.values = (mx.take(joined, newest, axis=2) for joined in seen)
         else:
-            start = mx.remainder(self.offset, self.capacity)[None]
+            kept = self._kept_on_device()
+            moving = kept + mx.remainder(self.offset - kept, self.capacity - kept)
+            start = mx.where(self.offset < kept, self.offset, moving)[None]
             self.keys = mx.slice_update(self.keys, keys, start, axes=(2,))
             self.values = mx.slice_update(self.values, values, start, axes=(2,))
             seen = self.keys, self.values
@@ -180,17 +219,30 @@ class KVCache(Cache):
 
     def _newest_in_slots(self, steps: int) -> mx.array:
         """For each slot, where its newest frame lies in (old slots, new steps) joined."""
-        last = self.position + steps - 1
-        positions = (last - (last - slot) % self.capacity for slot in range(self.capacity))
+        last, kept = self.position + steps - 1, self.kept
+        moving = (last - (last - slot) % (self.capacity - kept) for slot in range(kept, self.capacity))
+        positions = [*range(kept), *moving]
         joined = [
             slot if position < self.position else self.capacity + position - self.position
             for slot, position in enumerate(positions)
         ]
         return mx.array(joined, dtype=mx.int32)
 
+    def _kept_on_device(self) -> mx.array | int:
+        return self.timeline.count[1] if self.keeps_beginning else 0
+
     def _wraps(self, steps: int) -> bool:
         """Whether writing several steps at once would overwrite positions that some of them still see."""
         return steps > 1 and self.position + steps > self.capacity
+
+
+def limit_history(cache: Cache, frames: int, kept: int) -> None:
+    """Bound every buffer of a tree that has no window to its first `kept` positions and the latest `frames`."""
+    for part in parts_of(cache):
+        if isinstance(part, KVCache) and part.window is None:
+            part.window, part.keeps_beginning = kept + frames, True
+        if isinstance(part, Timeline):
+            part.keep(kept)
 
 
 def begin_step(cache: Cache, steps: int) -> None:
@@ -205,4 +257,4 @@ def end_step(cache: Cache, steps: int) -> None:
     for part in parts_of(cache):
         if isinstance(part, Timeline):
             part.position += steps
-            part.count = part.count + steps
+            part.count = part.count + steps * mx.array([1, *[0] * 15], dtype=mx.int32)

@@ -48,6 +48,7 @@ class LinearGroup:
                 self._pack(joined["weight"])
                 return
             joined["weight"] = laid_out(joined["weight"])
+            mx.eval(joined)
         self._joined = joined
         for name in names:
             for layer, part in zip(self._layers, mx.split(joined[name], self._bounds), strict=True):
@@ -58,6 +59,7 @@ class LinearGroup:
         for layer in self._layers:
             del layer["weight"]  # whoever goes through the modules holds the layer for a while
         self._packed = PackedLinear.of(weight)
+        mx.eval(self._packed.blocks)
         owner = self._owner()
         assert owner is not None
         for name, part in zip(self._names, self._packed.split(self._bounds), strict=True):

@@ -10,7 +10,7 @@ the place of the weight, so nothing is held twice.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import mlx.core as mx
 from mlx import nn
@@ -35,12 +35,10 @@ class PackedLinear(nn.Module):
 
     @classmethod
     def of(cls, weight: mx.array, bias: mx.array | None = None) -> PackedLinear:
-        """From a weight (N, K). Evaluated at once, so that the caller may drop the weight."""
+        """From a weight (N, K)."""
         outputs, inputs = weight.shape
         filled = mx.pad(weight, [(0, -outputs % BLOCK), (0, 0)])
-        blocks = mx.contiguous(filled.reshape(-1, BLOCK, inputs).swapaxes(1, 2))
-        mx.eval(blocks)
-        return cls(blocks, outputs, bias)
+        return cls(mx.contiguous(filled.reshape(-1, BLOCK, inputs).swapaxes(1, 2)), outputs, bias)
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, in) → (…, out)."""
@@ -69,21 +67,24 @@ def packs(weight: mx.array) -> bool:
 
 
 def laid_out(weight: mx.array) -> mx.array:
-    """(N, K) → the same, in memory as (K, N) where that is faster. Evaluated at once, for any thread to use."""
-    if not computes_here(weight):
-        return weight
-    turned = mx.contiguous(weight.T).T
-    mx.eval(turned)
-    return turned
+    """(N, K) → the same, in memory as (K, N) where that is faster."""
+    return mx.contiguous(weight.T).T if computes_here(weight) else weight
 
 
-def affine(weight: mx.array, bias: mx.array) -> Callable[[mx.array], mx.array]:
-    """x ↦ W x + b, for a weight (N, K) that is read row by row nowhere else."""
-    if packs(weight):
-        return PackedLinear.of(weight, bias)
-    weight = laid_out(weight).T
-    mx.eval(weight, bias)  # for any thread to use
-    return lambda x: x @ weight + bias
+def affine(weight: mx.array, bias: mx.array) -> nn.Module:
+    """x ↦ W x + b, for a weight (N, K) that is needed in no other order."""
+    return PackedLinear.of(weight, bias) if packs(weight) else _Turned(laid_out(weight).T, bias)
+
+
+class _Turned(nn.Module):
+    """x Wᵀ + b, from Wᵀ (K, N)."""
+
+    def __init__(self, turned: mx.array, bias: mx.array) -> None:
+        super().__init__()
+        self.turned, self.bias = turned, bias
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return x @ self.turned + self.bias
 
 
 def pack(model: nn.Module, *, except_for: str) -> None:
@@ -95,6 +96,8 @@ def pack(model: nn.Module, *, except_for: str) -> None:
         weight = layer.pop("weight")  # the list of modules holds the layer to the end
         weight = weight.squeeze(1) if pointwise else weight
         if packs(weight):
-            model.update_modules(tree_unflatten([(path, PackedLinear.of(weight, layer.get("bias")))]))
+            layer = PackedLinear.of(weight, layer.get("bias"))
+            model.update_modules(tree_unflatten([(path, layer)]))
         else:
             layer.weight = laid_out(weight)[:, None] if pointwise else laid_out(weight)
+        mx.eval(layer.parameters())

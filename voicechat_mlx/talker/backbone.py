@@ -127,7 +127,8 @@ class TalkerAttention(nn.Module):
         if cuda.available() and qkv.shape[1] == 1:
             past = cache.keys, cache.values, cache.timeline.count
             rotation = self.q_norm.scale, self.k_norm.scale, self._rates, self.q_norm.eps
-            return cuda.attend(qkv, *past, heads=self._heads, scale=self._scale, rotation=rotation)
+            options = {"heads": self._heads, "scale": self._scale, "keeps": cache.keeps_beginning}
+            return cuda.attend(qkv, *past, **options, rotation=rotation)
         q, k, v = self._qkv.split(qkv)
         q = self._rotate(self.q_norm(split_heads(q, self._heads)), cache.offset)
         k = self._rotate(self.k_norm(split_heads(k, self._kv_heads)), cache.offset)
@@ -180,10 +181,10 @@ class TalkerBackbone(nn.Module):
         cache = cache or self.make_cache(x.shape[0], x.dtype)
         steps = x.shape[1]
         begin_step(cache, steps)
-        windows = {entry.window: entry for entry in cache.layers}
-        masks = {window: entry.mask(steps) for window, entry in windows.items()}
+        kinds = {(entry.window, entry.keeps_beginning): entry for entry in cache.layers}
+        masks = {kind: entry.mask(steps) for kind, entry in kinds.items()}
         total = Sum(x)
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            total = layer.after(total, layer_cache, masks[layer_cache.window])
+            total = layer.after(total, layer_cache, masks[layer_cache.window, layer_cache.keeps_beginning])
         end_step(cache, steps)
         return total.normed(self.norm)

@@ -1,5 +1,5 @@
 // softmax(q kᵀ) v for one new frame, over the frames in a key/value buffer and the new one itself, which is put into the
-// buffer IN PLACE, at position modulo capacity. With ROTATE, q and k are first normed and rotated by halves: `rates`
+// buffer IN PLACE, at position modulo capacity (with KEEPS, what follows the first `count[1]` moves round). With ROTATE, q and k are first normed and rotated by halves: `rates`
 // holds D / 2 rotation rates. One block per row and head; warps take AT_ONCE slots in turn and join their means.
 constexpr int WARPS = 32, P = (D + 31) / 32, HALF = D / 2, AT_ONCE = 4;
 __shared__ float maxima[WARPS], totals[WARPS], means[WARPS][D], asked[D], offered[D];
@@ -33,7 +33,8 @@ if (warp < 2) {
   }
 }
 __syncthreads();
-const int slot = position % C, filled = min(position, C);
+const int kept = KEEPS ? count[1] : 0, filled = min(position, C);
+const int slot = position < kept ? position : kept + (position - kept) % (C - kept);
 if (warp == 0 && head % (H / HK) == 0) {  // one of the heads that share these keys
   for (int d = lane; d < D; d += 32) {
     const_cast<T*>(keys)[base + static_cast<size_t>(slot) * D + d] = static_cast<T>(offered[d]);

@@ -20,11 +20,13 @@ def attend(
     *,
     heads: int,
     scale: float,
+    keeps: bool,
     rotation: tuple[mx.array, mx.array, mx.array, float] | None = None,
 ) -> mx.array:
     """qkv (B, 1, (H + 2·Hk)·D), buffers (B, Hk, C, D), frames done in `count[0]` → (B, 1, H·D).
 
-    Unusual: the buffers themselves receive the new frame, at its position modulo C; whoever shares them sees it.
+    Unusual: the buffers themselves receive the new frame, at its position modulo C; whoever shares them sees it. With
+    `keeps`, the first `count[1]` positions stay and only the others move round.
     `rotation`: scales of q and k (D,), rotation rates (D / 2,) and the epsilon of both norms.
     """
     rows, kv_heads, _, head_dim = keys.shape
@@ -35,6 +37,7 @@ def attend(
         ("HK", kv_heads),
         ("D", head_dim),
         ("ROTATE", rotation is not None),
+        ("KEEPS", keeps),
         ("EPS", bits(eps)),
         ("SCALE", bits(scale)),
     ]

@@ -94,10 +94,11 @@ export class Talk {
   async begin() {
     if (this.state === "talking") return;
     this.become("talking");
-    await this.microphone.start((pcm) => {
+    const send = (pcm) => {
       this.session.sent(pcm, performance.now());
       this.connection.send("input_audio_buffer.append", { audio: toBase64(pcm) });
-    });
+    };
+    await this.microphone.start(send).catch((error) => this.over(error));
   }
 
   microphoneLost() {
@@ -108,8 +109,10 @@ export class Talk {
   async closed(trouble) {
     this.microphone.stop();
     if (this.state === "over") return;
-    if (trouble === null && this.session.summary) await this.player.end();
-    this.over(trouble ?? this.trouble ?? null);
+    const { summary } = this.session;
+    if (trouble === null && summary) await this.player.end();
+    const limit = summary?.reason === "limit" ? new Trouble("session_expired") : null;
+    this.over(trouble ?? this.trouble ?? limit);
   }
 
   over(trouble) {

@@ -9,7 +9,10 @@ import { clock } from "./transcript.js";
 const SCALES = [2, 4, 8, 12, 16]; // pixels a frame
 const HEAD_ROOM = 0.12; // of the width, right of the present
 const FONT = 14;
-const ROW = 20;
+const ROW = 20; // pixels, as all that follow
+const AXIS = 14; // from the middle to a wave
+const LABEL = 24; // for the name of a side
+const FUNCTION_ROW = 26;
 const CALM = matchMedia("(prefers-reduced-motion: reduce)");
 
 export class Timeline {
@@ -73,6 +76,9 @@ export class Timeline {
     this.pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     this.width = clientWidth;
     this.height = clientHeight;
+    this.middle = Math.round((clientHeight - FUNCTION_ROW) / 2);
+    this.wave = Math.round(Math.min(44, clientHeight * 0.1)); // half its height
+    this.edge = AXIS + 2 * this.wave + 8; // from the middle to the nearest words
     const style = getComputedStyle(this.style);
     const read = (name) => style.getPropertyValue(name).trim();
     this.colors = Object.fromEntries(
@@ -86,9 +92,8 @@ export class Timeline {
   /** Places of the rows, from the middle outwards; words get what height there is. */
   layOut() {
     if (!this.session || !this.width) return;
-    this.middle = Math.round(this.height * 0.47);
-    this.wave = Math.round(Math.min(44, this.height * 0.115));
-    const rows = Math.max(1, Math.min(5, Math.floor((this.middle - 16 - 2 * this.wave - 22) / ROW)));
+    const room = this.middle - this.edge - LABEL; // above as below
+    const rows = Math.max(1, Math.floor(room / ROW));
     const make = (words, count, font) => {
       const width = (text) => ((this.pen.font = font), this.pen.measureText(text).width);
       return new WordLayout(words, count, width, SCALES[this.scale]);
@@ -108,10 +113,10 @@ export class Timeline {
     this.drawGrid();
     if (!this.session) return;
     const { inputPeaks, outputPeaks, playback } = this.session;
-    const offset = 14 + this.wave;
-    this.drawWords("user", this.middle - 14 - 2 * this.wave - 8, -1);
-    this.drawWords("assistant", this.middle + 14 + 2 * this.wave + 8, 1);
-    this.drawWords("function", height - 14, 1);
+    const offset = AXIS + this.wave;
+    this.drawWords("user", this.middle - this.edge, -1);
+    this.drawWords("assistant", this.middle + this.edge, 1);
+    this.drawWords("function", height - FUNCTION_ROW / 2, 1);
     this.drawWave(inputPeaks, this.middle - offset, this.colors.user);
     this.drawWave(outputPeaks, this.middle + offset, this.colors.assistant);
     this.drawHead(this.session.inputSeconds, -1, this.colors.user);
@@ -131,7 +136,6 @@ export class Timeline {
 
   drawGrid() {
     const { pen, width, middle, colors } = this;
-    const line = middle ?? Math.round(this.height * 0.47);
     const everyLabel = this.pixelsPerSecond < 40 ? 5 : 1;
     pen.textAlign = "left";
     pen.textBaseline = "middle";
@@ -140,8 +144,8 @@ export class Timeline {
     const last = Math.ceil((this.begin + this.span) / FRAME_SECONDS);
     pen.fillStyle = colors.rule;
     if (SCALES[this.scale] >= 4) {
-      for (let frame = first; frame <= last; frame++) pen.fillRect(this.place(frame * FRAME_SECONDS), line - 2, 1, 4);
-    } else pen.fillRect(0, line, width, 1);
+      for (let frame = first; frame <= last; frame++) pen.fillRect(this.place(frame * FRAME_SECONDS), middle - 2, 1, 4);
+    } else pen.fillRect(0, middle, width, 1);
     for (let second = Math.max(0, Math.floor(this.begin)); second <= this.begin + this.span; second++) {
       const x = Math.round(this.place(second));
       pen.fillStyle = colors.grid;
@@ -150,9 +154,9 @@ export class Timeline {
       const label = clock(second);
       const wide = pen.measureText(label).width;
       pen.fillStyle = colors.paper;
-      pen.fillRect(x + 1, line - 8, wide + 8, 16);
+      pen.fillRect(x + 1, middle - 8, wide + 8, 16);
       pen.fillStyle = colors.muted;
-      pen.fillText(label, x + 4, line + 0.5);
+      pen.fillText(label, x + 4, middle + 0.5);
     }
   }
 
@@ -209,7 +213,7 @@ export class Timeline {
     pen.lineWidth = 1;
     pen.beginPath();
     pen.moveTo(x, middle + direction * 4);
-    pen.lineTo(x, middle + direction * (14 + 2 * wave));
+    pen.lineTo(x, middle + direction * (AXIS + 2 * wave));
     pen.stroke();
     pen.beginPath();
     pen.arc(x, middle + direction * 4, 2.5, 0, 7);
