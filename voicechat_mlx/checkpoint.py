@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import os
 import re
 from dataclasses import dataclass
@@ -25,9 +24,8 @@ from voicechat_mlx.config import VoiceChatConfig
 from voicechat_mlx.errors import CheckpointError
 from voicechat_mlx.safetensors_header import TensorHeader, read_header
 
-logger = logging.getLogger(__name__)
-
-BUNDLED = Path(__file__).parent / "bundled" / "tiny"
+PACKAGE = Path(__file__).parent
+BUNDLED_NAME = "voicechat-nano"
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 HUB_FILES = (
     "config.json",
@@ -41,6 +39,15 @@ BASE_MODEL = "nvidia/NVIDIA-Nemotron-Nano-9B-v2"
 """The language model that the published checkpoints start from; its tokenizer.json is theirs."""
 LOCAL_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
 """Why a download cannot be kept, as the system says it."""
+
+
+def bundled_folder(package: Path = PACKAGE) -> Path:
+    """Where the bundled model lies: inside an installed package, in a source checkout among the fixtures."""
+    installed, checkout = package / "bundled" / BUNDLED_NAME, package.parent / "fixtures" / BUNDLED_NAME
+    return installed if installed.is_dir() else checkout
+
+
+BUNDLED = bundled_folder()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,10 +64,6 @@ class Checkpoint:
     @classmethod
     def open(cls, source: str | os.PathLike[str] | None = None) -> Checkpoint:
         """A folder, a Hub id (downloaded), or None for the bundled model. Raises CheckpointError or ConfigError."""
-        if source is None:
-            logger.warning(
-                "no model was named: using the bundled tiny one, whose weights are random (it answers nonsense)"
-            )
         folder = BUNDLED if source is None else checkpoint_folder(os.fspath(source))
         config = VoiceChatConfig.from_file(folder / "config.json")
         headers = weight_headers(folder)

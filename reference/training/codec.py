@@ -104,9 +104,16 @@ def finish(model: VoiceChat, sounds: Sounds, work: Path) -> dict[str, float]:
 
 @torch.no_grad()
 def measure(codec: Codec, silence: Tensor, sounds: Sounds, rate: int) -> dict[str, float]:
-    """A 440 Hz tone of one second at three amplitudes in dB SNR, decoded silence in RMS, Aria's spectral distance."""
-    device = silence.device
-    time = torch.arange(rate, device=device) / rate
+    """Tones and silence as `measure_tones` has them, and Aria's spectral distance."""
+    wave = sounds.draw()[: sounds.settings.aria]
+    distance = SpectralDistance(rate).to(silence.device)(wave, codec.decode(codec.encode(wave))).mean()
+    return measure_tones(codec, silence, rate) | {"aria_spectral_distance": round(float(distance), 7)}
+
+
+@torch.no_grad()
+def measure_tones(codec: Codec, silence: Tensor, rate: int) -> dict[str, float]:
+    """A 440 Hz tone of one second at three amplitudes in dB SNR, decoded silence in RMS."""
+    time = torch.arange(rate, device=silence.device) / rate
     figures = {}
     for amplitude in (0.1, 0.5, 0.9):
         tone = (amplitude * torch.sin(2 * math.pi * 440 * time)).unsqueeze(0)
@@ -114,10 +121,6 @@ def measure(codec: Codec, silence: Tensor, sounds: Sounds, rate: int) -> dict[st
         figures[f"tone_440_at_{amplitude}_db"] = float(snr_db(tone[:, : made.shape[1]], made))
     quiet = codec.decode(silence.expand(1, 50, -1))
     figures["silence_rms"] = float(quiet.square().mean().sqrt())
-    rows = sounds.settings.aria
-    wave = sounds.draw()[:rows]
-    spectral = SpectralDistance(rate).to(device)
-    figures["aria_spectral_distance"] = float(spectral(wave, codec.decode(codec.encode(wave))).mean())
     return {name: round(value, 7) for name, value in figures.items()}
 
 

@@ -30,7 +30,7 @@ CAPTURE_FAILED, UNFINISHED = 76, 75
 SAVE_SECONDS = 60.0
 EAGER_STEPS = 3
 MEASURED_STEPS = 40
-REFIT_STEPS = 1000
+REFIT_STEPS = 250
 JUDGING_SECONDS = 25.0
 """What a last call keeps, before the deadline, for measuring what was learnt."""
 
@@ -68,7 +68,7 @@ class Phase:
 
 
 class Refit:
-    """When to measure the speed again: once the graphs are captured, a little later, then every 1000 steps."""
+    """When to measure the speed again: once the graphs are captured, a little later, then every 250 steps."""
 
     def __init__(self, ready: int, window: int) -> None:
         self._ready, self._window = ready, window

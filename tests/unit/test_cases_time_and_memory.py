@@ -107,6 +107,26 @@ def test_attention_over_everything_grows_by_what_its_keys_and_values_take(exact_
     assert abs(listen(session, 50, measure=min) - early - GROWTH_PER_BLOCK) < KV_BLOCK
 
 
+@pytest.mark.slow
+def test_a_talk_ten_times_as_long_as_its_history_keeps_memory_and_time_flat(exact_buffers: None) -> None:
+    """Every kind of layer, 3 000 frames, a history of 300: less than a byte a frame, and no slower at the end."""
+    session = Session(build(HASTY), "Be brief.", history_seconds=300 * 0.08)
+
+    def cost(frames: int) -> float:
+        begin = time.process_time()
+        listen(session, frames)
+        return time.process_time() - begin
+
+    listen(session, 400)
+    early = listen(session, 50)
+    begin = cost(250)
+    listen(session, 2000, at_once=10)
+    end = cost(250)
+    assert listen(session, 50) - early < 2600
+    assert session.frames == 3000
+    assert end < 1.4 * begin
+
+
 def test_a_finished_session_gives_its_memory_back(exact_buffers: None) -> None:
     model = build(REMEMBERING)
     Session(model, "").push(speech(1.0))
