@@ -121,7 +121,9 @@ class Pipeline:
             for rows in mx.split(mel, mel.shape[1] // self._factor, axis=1):
                 found.append(self._model.run(frame, self._past, rows, *self._written()))
                 mx.async_eval(found[-1], arrays_of(self._past))
-                self._read(found[-1][0])
+                if self._writer is not None:
+                    mx.eval(found[-1])  # all of the frame, so that one wait is enough
+                    self._read(found[-1][0])
             mx.eval(found)
         ids, codes, pieces, wave = ([np.asarray(part) for part in parts] for parts in zip(*found, strict=True))
         heard = Pieces()

@@ -59,6 +59,7 @@ class DecoderSounds(nn.Module):
     tone_latents: Tensor
     tone_waves: Tensor
 
+    @torch.no_grad()
     def __init__(self, codec: Codec, silence: Tensor, work: Path, settings: DecoderSettings, rate: int) -> None:
         super().__init__()
         self.settings = settings

@@ -1,6 +1,6 @@
 """Put the trained parts together as one checkpoint in the published layout.
 
-Reads WORK/{data,codec,perception,duplex,talker}. Writes WORK/checkpoint (or --out): config.json, model.safetensors
+Reads WORK/{data,codec,decoder,perception,duplex,talker}; the refined decoder replaces the codec's. Writes WORK/checkpoint (or --out): config.json, model.safetensors
 in bfloat16 under the published names, tokenizer.json, rnnt_tokenizer/vocab.json, README.md. Reads it back with the
 twin's own loader, and with voicechat_mlx where MLX is installed.
 """
@@ -31,7 +31,9 @@ from reference.training.options import step_parser
 from reference.weights import FROM_MLX_LAYOUT, load_model
 from voicechat_mlx.names import published_name
 
-PARTS = ("codec", "perception", "duplex", "talker")
+PARTS = ("codec", "decoder", "perception", "duplex", "talker")
+REFINED = "decoder"
+"""The part that may hold what the codec holds, and is optional."""
 LARGEST = 26_000_000
 
 
@@ -41,10 +43,11 @@ def assemble(arguments: argparse.Namespace) -> VoiceChat:
     set_text_vocabulary(model, arguments.work / "data")
     filled: set[str] = set()
     for part in PARTS:
+        if part == REFINED and not list((arguments.work / part).glob("weights-*.safetensors")):
+            continue
         tensors = load_tensors(arguments.work / part)
-        assert not filled & tensors.keys(), (
-            f"{part} holds {sorted(filled & tensors.keys())[0]}, as an earlier part does"
-        )
+        twice = filled & tensors.keys() if part != REFINED else tensors.keys() - filled
+        assert not twice, f"{part} and the parts before it disagree about who holds {sorted(twice)[0]}"
         filled |= tensors.keys()
         load_into(model, tensors)
     missing = {name for name, _ in model.named_parameters()} - filled
@@ -84,6 +87,7 @@ def write(model: VoiceChat, arguments: argparse.Namespace, folder: Path) -> None
     )
     shutil.copyfile(arguments.work / "data" / "tokenizer.json", folder / "tokenizer.json")
     save_file(published_tensors(model), folder / "model.safetensors", {"format": "mlx"})
+    (folder / "model.safetensors").chmod(0o644)
     figures = {}
     for part in PARTS:
         path = arguments.work / part / "figures.json"

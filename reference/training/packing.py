@@ -7,7 +7,7 @@ import shutil
 import tarfile
 from pathlib import Path
 
-TRAINED = ("codec", "perception", "duplex", "talker")
+TRAINED = ("codec", "decoder", "perception", "duplex", "talker")
 SMALL = ("figures.json", "curve.*", "codes.*", "samples/*", "*.log", "tokenizer.json", "pieces.json")
 ARCHIVE = "small.tar.gz"
 

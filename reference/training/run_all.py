@@ -1,7 +1,7 @@
 """Run every step, in order, on as many GPUs as there are; the same command goes on where it was stopped.
 
-Steps that do not need each other run side by side: codec and perception, then talker and duplex. Each writes its
-output to WORK/logs. A step that fails on a GPU is tried again without torch.compile, then without CUDA graphs.
+Steps that do not need each other run side by side: talker, decoder and duplex, for instance; the codec has its GPU to
+itself. Each writes its output to WORK/logs. A step that fails on a GPU is tried again without torch.compile, then without CUDA graphs.
 Every half minute the last line of each log is shown. `--seconds` stops everything in time, states saved. `--pack`
 copies what matters into a few small files after every step, `--unpack` puts them back.
 """
@@ -36,15 +36,18 @@ class Step:
     needs: tuple[str, ...]
     done: str
     trains: bool = True
+    alone: bool = False
+    """Whether it needs all of a GPU: what shares one with it makes it several times slower."""
 
 
 STEPS = (
     Step("data", (), "data/clips.json", trains=False),
-    Step("codec", ("data",), "codec/figures.json"),
+    Step("codec", ("data",), "codec/figures.json", alone=True),
     Step("perception", ("data",), "perception/figures.json"),
     Step("talker", ("codec",), "talker/figures.json"),
     Step("duplex", ("perception",), "duplex/figures.json"),
-    Step("export", ("talker", "duplex"), "checkpoint/README.md", trains=False),
+    Step("decoder", ("codec", "perception"), "decoder/figures.json"),
+    Step("export", ("talker", "duplex", "decoder"), "checkpoint/README.md", trains=False),
 )
 
 
@@ -116,8 +119,18 @@ class Schedule:
         for step in self.steps:
             ready = all((self.work / done).is_file() for done in self._needed(step))
             waiting = step.name not in busy | self.left and not self._is_done(step)
-            if ready and waiting and self.free and not self._too_late():
-                self._start(step, self.free.pop(0))
+            device = self._device_for(step)
+            if ready and waiting and device is not None and not self._too_late():
+                self._start(step, device)
+
+    def _device_for(self, step: Step) -> str | None:
+        """The first device with enough room."""
+        return next((device for device in self.free if self.free.count(device) >= self._room(step)), None)
+
+    def _room(self, step: Step) -> int:
+        """How many of a device's places a step takes."""
+        places: int = self.arguments.jobs
+        return places if step.alone else 1
 
     def _needed(self, step: Step) -> list[str]:
         return [other.done for other in STEPS if other.name in step.needs]
@@ -141,6 +154,8 @@ class Schedule:
                 command += ["--device", "cpu"]
             else:
                 environment["CUDA_VISIBLE_DEVICES"] = device
+        for _ in range(self._room(step)):
+            self.free.remove(device)
         log = self._log(step.name).open("ab")
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env=environment)
         print(f"run_all: {step.name} starts on {device}", flush=True)
@@ -148,7 +163,7 @@ class Schedule:
 
     def _finish(self, running: Running) -> None:
         self.running.remove(running)
-        self.free.append(running.device)
+        self.free += [running.device] * self._room(running.step)
         running.log.close()
         name, code = running.step.name, running.process.returncode
         print(f"run_all: {name} ends with {code} after {time.monotonic() - running.began:.0f} s", flush=True)

@@ -182,8 +182,8 @@ class KVCache(Cache):
             self.values = mx.concatenate([self.values, room], axis=2)
 
     def detach(self) -> None:
-        """Copy the buffers now, after `clone`: on CUDA a frame is written into them in place."""
-        self.keys, self.values = self.keys + 0, self.values + 0
+        """Copy the buffers now, after `clone`: on CUDA a frame is written into them in place, as they lie in memory."""
+        self.keys, self.values = mx.contiguous(self.keys + 0), mx.contiguous(self.values + 0)
         mx.eval(self.keys, self.values)
 
     def mask(self, steps: int) -> mx.array:
@@ -207,7 +207,7 @@ class KVCache(Cache):
         if self._wraps(steps):
             seen = mx.concatenate([self.keys, keys], axis=2), mx.concatenate([self.values, values], axis=2)
             newest = self._newest_in_slots(steps)
-            self.keys, self.values = (mx.take(joined, newest, axis=2) for joined in seen)
+            self.keys, self.values = (mx.contiguous(mx.take(joined, newest, axis=2)) for joined in seen)
         else:
             kept = self._kept_on_device()
             moving = kept + mx.remainder(self.offset - kept, self.capacity - kept)

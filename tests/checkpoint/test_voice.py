@@ -1,0 +1,45 @@
+"""The voice and the codec of the bundled model: loudness, a pure tone, silence, and whether its speech is understood."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import Tokenizer
+
+from reference.training.answerers import MlxAnswerer, Reply
+from reference.training.evaluate import answers_heard, judge_codec, judge_loudness, judge_voice
+from reference.training.heldout import Case
+from voicechat_mlx.checkpoint import BUNDLED, Checkpoint
+
+TONE_DB = {0.1: 10.0, 0.5: 10.0, 0.9: 8.0}
+ANSWERS = 16
+
+
+@pytest.fixture(scope="module")
+def codec(answerer: MlxAnswerer) -> dict[str, float]:
+    return judge_codec(answerer)
+
+
+@pytest.mark.parametrize("amplitude", TONE_DB)
+def test_a_tone_of_440_hz_survives_the_codec(codec: dict[str, float], amplitude: float) -> None:
+    assert codec[f"440 Hz at {amplitude}, dB"] > TONE_DB[amplitude]
+
+
+def test_the_codes_of_silence_decode_to_silence(codec: dict[str, float]) -> None:
+    assert codec["silence rms"] < 1e-3
+
+
+def test_it_is_loud_while_it_speaks_and_silent_otherwise(
+    cases: list[Case], replies: list[Reply], tokenizer: Tokenizer
+) -> None:
+    loudness = judge_loudness(cases, replies, tokenizer)
+    assert loudness["quietest answer"] > 0.01
+    assert loudness["loudest silence"] < 1e-3
+
+
+def test_its_speech_is_understood_by_its_own_ears(
+    answerer: MlxAnswerer, cases: list[Case], replies: list[Reply], tokenizer: Tokenizer
+) -> None:
+    heard = answers_heard(cases, replies, tokenizer)[:ANSWERS]
+    judged = judge_voice(answerer, heard, list(Checkpoint.open(BUNDLED).rnnt_vocabulary))
+    assert judged["answers"] == ANSWERS
+    print(judged)
