@@ -249,3 +249,18 @@ def test_a_picture_needs_matplotlib(place, capsys, monkeypatch) -> None:
 def test_a_model_that_is_not_there_is_named(capsys, tmp_path) -> None:
     assert main(["bench", "-m", f"{tmp_path}/none"]) == 2
     assert f"{tmp_path}/none" in capsys.readouterr().err
+
+
+# The service
+
+
+def test_the_service_is_measured_over_its_own_connection(checkpoint, tmp_path, capsys) -> None:
+    """A frame there and back is what the model takes and what the rest adds, each a median of its own."""
+    pytest.importorskip("uvicorn"), pytest.importorskip("websockets")
+    found = tmp_path / "found.json"
+    assert main(["bench", "-m", str(checkpoint), "--seconds", "2", "--serve", "--json", str(found)]) == 0
+    online = json.loads(found.read_text(encoding="utf-8"))["online"]
+    assert 0 < online["overhead_ms"] < online["round_trip_ms"] <= online["round_trip_p95_ms"]
+    assert 0 < online["compute_ms"] < online["round_trip_ms"]
+    rows = dict(re.findall(r"^\| (.+?) +\| +([\d.]+) \|$", capsys.readouterr().out, re.MULTILINE))
+    assert float(rows["a frame there and back"]) == pytest.approx(online["round_trip_ms"], abs=0.05)

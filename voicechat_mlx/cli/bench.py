@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any
 from voicechat_mlx.cli import options
 from voicechat_mlx.cli.common import BUNDLED_QUESTION, UsageError, progress_bar
 from voicechat_mlx.cli.outputs import as_json, check_model_is_kept, check_outputs
+from voicechat_mlx.cli.serve import require_packages
 from voicechat_mlx.cli.streams import say
 
 if TYPE_CHECKING:
     from voicechat_mlx.audio.wav import Samples
     from voicechat_mlx.benchmark import Benchmark
+    from voicechat_mlx.model import VoiceChat
 
 SHORTEST, LONGEST = 2.0, 600.0
 """Seconds. What is measured begins after a warm-up of about one."""
@@ -38,6 +40,9 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--plot", type=options.path, metavar="FILE.png", help="also draw the stages of every frame (needs matplotlib)"
     )
+    parser.add_argument(
+        "--serve", action="store_true", help="also what the online service adds, over one connection to this machine"
+    )
     parser.set_defaults(run=run)
 
 
@@ -52,6 +57,8 @@ def run(arguments: argparse.Namespace) -> None:
 
         require_matplotlib()
     check_model_is_kept(outputs, arguments.model)
+    if arguments.serve:
+        require_packages()
 
     from voicechat_mlx.benchmark import machine, precisions, run_benchmark
     from voicechat_mlx.files import replacing
@@ -67,6 +74,8 @@ def run(arguments: argparse.Namespace) -> None:
     speech = speech_of(arguments.seconds)
     with progress_bar() as progress:
         found = run_benchmark(model, speech, arguments.prompt, arguments.seed, progress)
+    if arguments.serve:
+        about["online"] = online(model, found.frames)
     if arguments.json:
         with replacing(arguments.json) as place:
             place.write_text(as_json(about | asdict(found)), encoding="utf-8")
@@ -95,9 +104,20 @@ def speech_of(seconds: float) -> Samples:
     return np.resize(question, sample_count(seconds))
 
 
+def online(model: VoiceChat, frames: int) -> dict[str, float]:
+    """The latency of a service of its own, on a free port of this machine, by name; see `Latency`."""
+    from voicechat_mlx.server.latency import measure
+    from voicechat_mlx.server.running import running
+    from voicechat_mlx.server.service import Service
+
+    with running(Service(load=lambda: model, model_name="bench")) as url:
+        return asdict(measure(url, frames=frames))
+
+
 def tables(about: dict[str, Any], found: Benchmark) -> list[str]:
-    """One row for a table of machines; milliseconds by stage; everything else."""
-    return [_row(about, found), _stages(found), _facts(about, found)]
+    """One row for a table of machines; milliseconds by stage; everything else; the service, if it was measured."""
+    service = [_online(about["online"])] if "online" in about else []
+    return [_row(about, found), _stages(found), _facts(about, found), *service]
 
 
 def title_of(about: dict[str, Any]) -> str:
@@ -145,6 +165,20 @@ def _stages(found: Benchmark) -> str:
     rows = {STAGES[stage]: timing for stage, timing in found.stages.items()} | {"**whole frame**": found.total}
     lines = [[name, f"{t.median:.1f}", f"{t.p95:.1f}", f"{t.slowest:.1f}"] for name, t in rows.items()]
     return markdown(["ms per 80 ms frame", "median", "p95", "slowest"], lines, numbers=True)
+
+
+def _online(latency: dict[str, float]) -> str:
+    names = {
+        "connect_ms": "connecting, until the session is there",
+        "first_audio_ms": "first audio, from the append that completes the first frame",
+        "round_trip_ms": "a frame there and back",
+        "round_trip_p95_ms": "a frame there and back, p95",
+        "compute_ms": "of which the model",
+        "overhead_ms": "of which the service and the network",
+        "overhead_p95_ms": "of which the service and the network, p95",
+    }
+    lines = [[words, f"{latency[name]:.1f}"] for name, words in names.items()]
+    return markdown(["online, over loopback", "ms"], lines, numbers=True)
 
 
 def _facts(about: dict[str, Any], found: Benchmark) -> str:
