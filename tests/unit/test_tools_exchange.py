@@ -264,7 +264,9 @@ def test_an_exception_of_the_callback_costs_only_its_call() -> None:
     assert talk.wrote == written(FAILED, '"fine"')
 
 
-@pytest.mark.parametrize(("result", "reason"), [(object(), "not_json"), ("x" * 10**6, "too_large")], ids=str)
+@pytest.mark.parametrize(
+    ("result", "reason"), [(object(), "not_json"), ("x" * 10**6, "too_large")], ids=["object", "long"]
+)
 def test_a_result_of_the_callback_that_cannot_be_written_fails_the_call(result: object, reason: str) -> None:
     talk = channel(lambda call: result)
     talk.run(spelt(calls_to("a")))

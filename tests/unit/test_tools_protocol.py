@@ -216,7 +216,11 @@ def test_special_words_that_overlap_are_all_defused() -> None:
     assert Spelling(["[A]", "]B"]).json("[A]B") == r'"\u005bA\u005dB"'
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, {1, 2}, object(), b"x", {("a",): 1}], ids=repr)
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, {1, 2}, object(), b"x", {("a",): 1}],
+    ids=["nan", "inf", "set", "object", "bytes", "tuple key"],
+)
 def test_what_json_cannot_say_is_no_result(spelling: Spelling, value: object) -> None:
     with pytest.raises(ToolError, match="JSON") as caught:
         spelling.json(value)
