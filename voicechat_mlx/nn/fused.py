@@ -34,11 +34,9 @@ def fused(
 
     x (…, K) → (…, N), or (…, N / 2) where the activation joins two halves. `after_norm` is SiLU or nothing.
     """
-    if cuda.available():
-        weights = layer.weights if isinstance(layer, LinearGroup) else cuda.weights_of(layer)
-        if weights is not None and cuda.suits(x, weights):
-            normed = _norm(norm, activated=after_norm is not None) if norm else None
-            return cuda.product(x, weights, norm=normed, activation=activation, residual=residual, half=half)[0]
+    if weights := _for_kernel(x, layer):
+        normed = _norm(norm, activated=after_norm is not None) if norm else None
+        return cuda.product(x, weights, norm=normed, activation=activation, residual=residual, half=half)[0]
     x = norm(x) if norm else x
     y = layer(after_norm(x) if after_norm else x)
     y = activation(y) if activation else y
@@ -57,15 +55,21 @@ def fused_after(
     activation: Activation | None = None,
 ) -> tuple[mx.array, mx.array]:
     """s = x + post(y), or x + y, and activation(layer(norm(s))): (…, K) and (…, N). One row of y may serve all of x."""
-    if cuda.available():
-        weights = layer.weights if isinstance(layer, LinearGroup) else cuda.weights_of(layer)
-        if weights is not None and cuda.suits(x, weights):
-            addend = cuda.Addend(y, post.scale if post else None)
-            out, total = cuda.product(x, weights, norm=_norm(norm), addend=addend, activation=activation)
-            return total, out
+    if weights := _for_kernel(x, layer):
+        addend = cuda.Addend(y, post.scale if post else None)
+        out, total = cuda.product(x, weights, norm=_norm(norm), addend=addend, activation=activation)
+        return total, out
     total = x + (post(y) if post else y)
     out = layer(norm(total))
     return total, activation(out) if activation else out
+
+
+def _for_kernel(x: mx.array, layer: Layer) -> cuda.Weights | None:
+    """The layer's weights, where the kernel takes them and such inputs."""
+    if not cuda.available():
+        return None
+    weights = layer.weights if isinstance(layer, LinearGroup) else cuda.weights_of(layer)
+    return weights if weights is not None and cuda.suits(x, weights) else None
 
 
 def _norm(norm: Any, *, activated: bool = False) -> cuda.Norm:
