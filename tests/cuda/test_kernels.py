@@ -12,6 +12,7 @@ from mlx import nn
 import voicechat_mlx as vc
 from fixtures.random_model import random_model
 from tests.cuda.emulator import COMPILER, emulated
+from voicechat_mlx.codec.stft import ShortStft
 from voicechat_mlx.config import (
     AudioConfig,
     CharacterEncoderConfig,
@@ -35,6 +36,7 @@ from voicechat_mlx.nn.fused import fused, fused_after
 from voicechat_mlx.nn.norms import GroupedRMSNorm, OffsetRMSNorm, add_norm
 from voicechat_mlx.perception.rel_attention import RelPosMultiHeadAttention
 from voicechat_mlx.perception.rnnt import GreedyRnnt, JointNetwork, RnntDecoder
+from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling
 from voicechat_mlx.precision import Precision
 from voicechat_mlx.talker.backbone import TalkerAttention
 from voicechat_mlx.talker.ear_tts import EarTts
@@ -325,15 +327,42 @@ def test_relative_attention(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("bias", "with_silu", "size"), [(True, True, 4), (False, False, 9)])
-def test_convolution_step(monkeypatch: pytest.MonkeyPatch, bias: bool, with_silu: bool, size: int) -> None:
-    conv = DepthwiseConv1d(700, size, bias=bias, with_silu=with_silu)
+@pytest.mark.parametrize("with_norm", [True, False])
+def test_a_depthwise_convolution_in_pieces(
+    monkeypatch: pytest.MonkeyPatch, bias: bool, with_silu: bool, size: int, with_norm: bool
+) -> None:
+    conv, norm = DepthwiseConv1d(300, size, bias=bias, with_silu=with_silu), nn.LayerNorm(300, eps=1e-6)
     conv.weight = mx.random.normal(conv.weight.shape)
     conv.prepare()
-    frames = mx.random.normal((12, 1, 1, 700))
+    randomise(norm)
+    pieces = mx.split(mx.random.normal((1, 25, 300)), [1, 2, 5, 16], axis=1)
 
     def run() -> list[mx.array]:
         cache = conv.make_cache(1, mx.float32)
-        return [conv(frames[i], cache) for i in range(12)]
+        return [*(conv(piece, cache, norm=norm if with_norm else None) for piece in pieces), cache.steps]
+
+    both_ways(monkeypatch, run)
+
+
+def test_subsampling_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = CausalDwStridingSubsampling(128, 16, 32)
+    randomise(layer)
+    pieces = mx.split(mx.random.normal((1, 8 * 7, 128)), [8, 16, 40], axis=1)
+
+    def run() -> list[mx.array]:
+        cache = layer.make_cache(1, mx.float32)
+        return [*(layer(piece, cache, last=False) for piece in pieces), *arrays_of(cache)]
+
+    both_ways(monkeypatch, run)
+
+
+def test_the_inverse_stft_of_a_stream_from_its_beginning_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    stft = ShortStft(16, 4)
+    pieces = mx.split(3.0 * mx.random.normal((1, 60, 18)), [1, 3, 20], axis=1)
+
+    def run() -> list[mx.array]:
+        cache = stft.make_cache(1)
+        return [*(stft.inverse(piece, cache) for piece in pieces), *arrays_of(cache), stft.flush(cache)]
 
     both_ways(monkeypatch, run)
 

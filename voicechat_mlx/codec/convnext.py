@@ -24,4 +24,4 @@ class ConvNeXtBlock(nn.Module):
 
     def __call__(self, x: mx.array, cache: Tail | None = None) -> mx.array:
         """(B, T, C) → (B, T, C)."""
-        return x + self.pwconv2(gelu(self.pwconv1(self.norm(self.dwconv(x, cache)))))
+        return x + self.pwconv2(gelu(self.pwconv1(self.dwconv(x, cache, norm=self.norm))))

@@ -12,6 +12,7 @@ import math
 import mlx.core as mx
 import numpy as np
 
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import Cache, Tail
 
 MAX_MAGNITUDE = 100.0
@@ -60,6 +61,12 @@ class ShortStft:
 
         magnitude = 100 · exp(-softplus(ln 100 - m)) = 100 · σ(m - ln 100); the first and last bin are real.
         """
+        if cuda.available() and features.shape[0] == 1:
+            held, real = cache.frames.steps, cache.real.steps
+            samples, cache.frames.steps, cache.real.steps = cuda.inverse_stft(
+                features, held, real, self._inverse, self._window, hop_length=self.hop_length, most=MAX_MAGNITUDE
+            )
+            return samples
         bins = self.n_fft // 2 + 1
         logits, phase = features[..., :bins], features[..., bins:]
         magnitude = MAX_MAGNITUDE * mx.sigmoid(logits - math.log(MAX_MAGNITUDE))

@@ -47,12 +47,14 @@ class DepthwiseConv1d(nn.Module):
         kernel_size, channels = self._taps.shape
         return Tail(batch, kernel_size - 1, channels, dtype=dtype)
 
-    def __call__(self, x: mx.array, cache: Tail | None = None) -> mx.array:
-        """(B, T, C) → (B, T, C)."""
+    def __call__(self, x: mx.array, cache: Tail | None = None, *, norm: nn.LayerNorm | None = None) -> mx.array:
+        """(B, T, C) → (B, T, C), through the norm if there is one."""
         steps, kernel_size = x.shape[1], self._taps.shape[0]
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        if cuda.available() and x.shape[:2] == (1, 1):
-            y, cache.steps = cuda.conv_step(cache.steps, x, self._taps, self.get("bias"), silu=self._with_silu)
+        if cuda.available() and x.shape[0] == 1 and steps:
+            scaling = (norm.weight, norm.bias, norm.eps) if norm else None
+            weights = (self._taps, self.get("bias"))
+            y, cache.steps = cuda.depthwise(cache.steps, x, *weights, silu=self._with_silu, norm=scaling)
             return y
         window = cache.extend(x)
         if steps == 1:
@@ -64,6 +66,7 @@ class DepthwiseConv1d(nn.Module):
             for k in range(1, kernel_size):
                 y = y + window[:, k : k + steps] * self._rows[k]
         y = y + self.bias if "bias" in self else y
+        y = norm(y) if norm else y
         return silu(y) if self._with_silu else y
 
 

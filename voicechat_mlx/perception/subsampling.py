@@ -10,6 +10,7 @@ from __future__ import annotations
 import mlx.core as mx
 from mlx import nn
 
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import relu
 from voicechat_mlx.nn.cache import Cache
 
@@ -47,6 +48,16 @@ class Conv2d(nn.Module):
         super().__init__()
         self.weight = mx.zeros((out_channels, kernel_size, kernel_size, 1 if depthwise else in_channels))
         self.bias = mx.zeros((out_channels,))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """The nine taps of a 3 × 3 kernel as rows, (9, out)."""
+        self._taps = mx.contiguous(self.weight[..., 0].reshape(self.weight.shape[0], -1).T)
+
+    @property
+    def rows(self) -> mx.array:
+        """(9, out)."""
+        return self._taps
 
     def taps(self, x: mx.array) -> mx.array:
         """Stride 2 over rows already padded: (B, T, K, C) → (B, (T-3)//2+1, (K-3)//2+1, out).
@@ -57,7 +68,7 @@ class Conv2d(nn.Module):
         y = self.bias
         for i in range(3):
             for j in range(3):
-                y = y + x[:, i : i + 2 * rows - 1 : 2, j : j + 2 * bins - 1 : 2] * self.weight[:, i, j, 0]
+                y = y + x[:, i : i + 2 * rows - 1 : 2, j : j + 2 * bins - 1 : 2] * self._taps[3 * i + j]
         return y
 
     def pointwise(self, x: mx.array) -> mx.array:
@@ -107,13 +118,15 @@ class CausalDwStridingSubsampling(nn.Module):
         return self.out(x.transpose(0, 1, 3, 2).reshape(batch, frames, channels * bins))
 
     def _stage(self, index: int, x: mx.array, cache: SubsamplingCache, last: bool) -> mx.array:
-        stage = cache.stages[index // 2]
+        stage, conv = cache.stages[index // 2], self.conv[index]
+        if cuda.available() and x.shape[0] == 1 and x.shape[1] and x.shape[1] % 2 == 0 and not last:
+            y, stage.rows = cuda.subsample(stage.rows, x, conv.rows, conv.bias)
+            return y
         rows = mx.concatenate([stage.rows, x], axis=1)
         if last:
             rows = mx.pad(rows, [(0, 0), (0, 1), (0, 0), (0, 0)])
         outputs = max(0, (rows.shape[1] - 3) // 2 + 1)
         stage.rows = rows[:, 2 * outputs :]
-        conv = self.conv[index]
         if outputs == 0:
             return mx.zeros((x.shape[0], 0, subsampled(x.shape[2]), conv.weight.shape[0]), dtype=x.dtype)
         return conv.taps(mx.pad(rows, [(0, 0), (0, 0), (2, 1), (0, 0)]))

@@ -7,12 +7,14 @@ The sources are the .cu files beside this one.
 from voicechat_mlx.nn.cuda.kernels import (
     add_norm,
     attend,
-    conv_step,
+    depthwise,
+    inverse_stft,
     mamba_frame,
     mixture,
     nearest_codes,
     rel_attention,
     rnnt_frame,
+    subsample,
 )
 from voicechat_mlx.nn.cuda.launch import available
 from voicechat_mlx.nn.cuda.product import SHARED_BYTES, Addend, Norm, Weights, product, suits, weights_of
@@ -25,13 +27,15 @@ __all__ = [
     "add_norm",
     "attend",
     "available",
-    "conv_step",
+    "depthwise",
+    "inverse_stft",
     "mamba_frame",
     "mixture",
     "nearest_codes",
     "product",
     "rel_attention",
     "rnnt_frame",
+    "subsample",
     "suits",
     "weights_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import mlx.core as mx
@@ -123,15 +124,76 @@ def rel_attention(
     return out, keys, values
 
 
-def conv_step(
-    tail: mx.array, x: mx.array, taps: mx.array, bias: mx.array | None, *, silu: bool
+def depthwise(
+    tail: mx.array,
+    x: mx.array,
+    taps: mx.array,
+    bias: mx.array | None,
+    *,
+    silu: bool,
+    norm: tuple[mx.array, mx.array, float] | None = None,
 ) -> tuple[mx.array, mx.array]:
-    """tail (1, K - 1, C), x (1, 1, C), taps (K, C), bias (C,) → y (1, 1, C) and the moved tail."""
+    """tail (1, K - 1, C), x (1, T, C), taps (K, C), bias (C,) → y (1, T, C), normed if asked, and the moved tail.
+
+    `norm`: weight and bias (C,), and epsilon.
+    """
     kernel_size, channels = taps.shape
-    template: Template = [("T", x.dtype), ("K", kernel_size), ("BIAS", bias is not None), ("SILU", silu)]
-    inputs = [tail, x, taps, taps if bias is None else bias]
-    y, moved = run("conv_step", inputs, template, -(-channels // THREADS), [x.shape, tail.shape], [x.dtype] * 2)
+    weight, norm_bias, eps = norm or (None, None, 0.0)
+    template: Template = [
+        ("T", x.dtype),
+        ("K", kernel_size),
+        ("C", channels),
+        ("BIAS", bias is not None),
+        ("SILU", silu),
+        ("NORM", norm is not None),
+        ("EPS", bits(eps)),
+    ]
+    inputs = [tail, x, taps, bias, weight, norm_bias]
+    y, moved = run("depthwise", inputs, template, x.shape[1], [x.shape, tail.shape], [x.dtype] * 2)
     return y, moved
+
+
+def subsample(before: mx.array, x: mx.array, taps: mx.array, bias: mx.array) -> tuple[mx.array, mx.array]:
+    """Two earlier rows (1, 2, bins, C or 1), x (1, T, bins, …) with T even, taps (9, C), bias (C,), all float32.
+
+    → (1, T / 2, bins // 2 + 1, C), and the last two rows.
+    """
+    rows, bins, width = x.shape[1:]
+    channels = taps.shape[1]
+    template: Template = [("C", channels), ("SHARED", width == 1)]
+    shape = (1, rows // 2, bins // 2 + 1, channels)
+    blocks = -(-shape[1] * shape[2] * channels // THREADS)
+    shapes = [shape, (1, 2, bins, width)]
+    y, after = run("subsample", [before, x, taps, bias], template, blocks, shapes, [mx.float32] * 2)
+    return y, after
+
+
+def inverse_stft(
+    features: mx.array,
+    held: mx.array,
+    real: mx.array,
+    matrix: mx.array,
+    window: mx.array,
+    *,
+    hop_length: int,
+    most: float,
+) -> tuple[mx.array, mx.array, mx.array]:
+    """Features (1, T, 2·bins), frames held back (1, N / hop - 1, N) and which of them are real, matrix (2·bins, N).
+
+    → samples (1, hop·T), and what is held back for the next call. `most` bounds the magnitude.
+    """
+    n_fft, count = window.shape[0], features.shape[1] * hop_length
+    template: Template = [
+        ("N", n_fft),
+        ("HOP", hop_length),
+        ("BINS", matrix.shape[0] // 2),
+        ("MOST", bits(most)),
+        ("LOG_MOST", bits(math.log(most))),
+    ]
+    inputs = [features, held, real, matrix, window]
+    shapes = [(1, count), held.shape, real.shape]
+    found = run("inverse_stft", inputs, template, -(-count // THREADS), shapes, [mx.float32] * 3)
+    return found[0], found[1], found[2]
 
 
 def mamba_frame(

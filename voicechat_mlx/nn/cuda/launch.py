@@ -32,7 +32,9 @@ SIGNATURES = {
         ["qkv", "key_tail", "value_tail", "positions", "u", "w", "seen"],
         ["out", "next_keys", "next_values"],
     ),
-    "conv_step": (["tail", "x", "taps", "bias"], ["y", "next_tail"]),
+    "depthwise": (["tail", "x", "taps", "bias", "norm_weight", "norm_bias"], ["y", "next_tail"]),
+    "subsample": (["before", "x", "taps", "bias"], ["y", "after"]),
+    "inverse_stft": (["features", "held", "real", "matrix", "window"], ["samples", "next_held", "next_real"]),
     "mamba_frame": (
         ["projected", "tail", "taps", "bias", "decay", "skip", "dt_bias", "state"],
         ["y", "next_tail", "next_state"],
