@@ -8,7 +8,8 @@ Any thread may call a session, one at a time: everything is evaluated before a c
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import numpy as np
@@ -36,7 +37,7 @@ from voicechat_mlx.pipeline import Block, Pipeline
 from voicechat_mlx.text import Detokenizer, RnntPieces
 from voicechat_mlx.timing import FrameTimes, Profile
 from voicechat_mlx.tools.exchange import OnTool, ToolExchange, ToolLimits
-from voicechat_mlx.tools.protocol import Spelling, check_tools, offer
+from voicechat_mlx.tools.protocol import Spelling, check_tools, offer, quote
 
 BLOCK_FRAMES = 32
 """Frames that perception and codec take at once when a push is long: bounds memory, loses no speed."""
@@ -44,6 +45,8 @@ FINISHED = "is finished"
 CANCELLED = "was cancelled"
 BROKEN_OFF = "was broken off in the middle of a push, so its parts no longer agree"
 HIGHEST_SEED = 2**64 - 1
+LONGEST_SECONDS = 1e7
+"""Four months: what is longer means for ever, and fits into MLX's whole numbers as little as it is reached."""
 
 
 class Session:
@@ -78,8 +81,8 @@ class Session:
         `tools` and `on_tool` the function channel is left alone; with `on_tool` alone, any name may be called.
         """
         config = model.config
-        if not isinstance(seed, int | np.integer) or not 0 <= seed <= HIGHEST_SEED:
-            raise InputError(f"seed is {str(seed)[:40]!r}; give a whole number from 0 to 2^64 - 1")
+        if isinstance(seed, bool) or not isinstance(seed, int | np.integer) or not 0 <= seed <= HIGHEST_SEED:
+            raise InputError(f"seed is {quote(seed)}; give a whole number from 0 to 2^64 - 1")
         self._model, conventions = model, find_conventions(conventions)
         frame = config.frame_duration
         self._limit = None if limit_seconds is None else _frame_count("limit_seconds", limit_seconds, frame)
@@ -108,6 +111,8 @@ class Session:
         self._lead_in = model.codec.delay
         self._closed: str | None = None
         """Why nothing more may be pushed. Set while work goes on, so that an interruption leaves it set."""
+        self._works, self._cancelling = False, False
+        """Whether a push or a finish is under way, and whether it is to be the last."""
         self._silent_ids = config.silent_token_ids
         self._text, self._function = Detokenizer(model.tokenizer), Detokenizer(model.tokenizer)
         self._transcript = RnntPieces(model.rnnt_vocabulary)
@@ -160,14 +165,16 @@ class Session:
             return []
         events: list[Event] = []
         block = BLOCK_FRAMES * self._model.config.input_samples_per_frame
-        self._closed = BROKEN_OFF
-        for begin in range(0, len(samples), block):
-            with self._clock("frontend"):
-                rows = self._frontend.push(samples[begin : begin + block])
-            if len(rows):
-                events += self._events(self._pipeline.advance(rows))
-            if self.frames == self._limit:
-                return events + self._end("limit")
+        with self._at_work():
+            for begin in range(0, len(samples), block):
+                with self._clock("frontend"):
+                    rows = self._frontend.push(samples[begin : begin + block])
+                if len(rows):
+                    events += self._events(self._pipeline.advance(rows))
+                if self._cancelling:
+                    return events + self._cancel()
+                if self.frames == self._limit:
+                    return events + self._end("limit")
         self._closed = None
         return events
 
@@ -177,21 +184,24 @@ class Session:
         silence = np.zeros(sample_count(extra_seconds, self._model.config.input_sample_rate), np.float32)
         events = self.push(silence)
         if not self.is_open:
-            return events  # the limit came first
-        self._closed = BROKEN_OFF
-        if self._frontend.samples == 0:
-            return [*events, *self._end("finished")]
-        with self._clock("frontend"):
-            rows, last, padding_frame = self._frontend.finish()
-        events += self._events(self._pipeline.advance(rows, last=last, padding_frame=padding_frame))
-        return events + self._end("finished" if last else "limit")
+            return events  # the limit came first, or `cancel`
+        with self._at_work():
+            if self._frontend.samples == 0:
+                return [*events, *self._end("finished")]
+            with self._clock("frontend"):
+                rows, last, padding_frame = self._frontend.finish()
+            events += self._events(self._pipeline.advance(rows, last=last, padding_frame=padding_frame))
+            return events + (self._cancel() if self._cancelling else self._end("finished" if last else "limit"))
 
     def cancel(self) -> list[Event]:
-        """End now: nothing more is computed and the caches are given up. A session that is over stays as it is: []."""
-        if self._closed not in (None, BROKEN_OFF):
+        """End now: nothing more is computed and the caches are given up. A session that is over stays as it is: [].
+
+        From within `on_tool` it gives [], too, and the push that is under way ends with `Cancelled` as soon as it can.
+        """
+        if self._works:
+            self._cancelling = True
             return []
-        self._release(CANCELLED)
-        return [Cancelled(frame=self.frames)]
+        return self._cancel() if self._closed in (None, BROKEN_OFF) else []
 
     def add_tool_result(self, id: str, result: object) -> None:
         """The result of a `ToolCall`, anything that JSON can say; a text is one JSON string.
@@ -206,7 +216,21 @@ class Session:
             raise SessionError("this session has no tools; open it with tools=[…]")
         self._tools.add_result(id, result)
 
+    def _cancel(self) -> list[Event]:
+        self._release(CANCELLED)
+        return [Cancelled(frame=self.frames)]
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        self._closed, self._works = BROKEN_OFF, True
+        try:
+            yield
+        finally:
+            self._works = False
+
     def _require_open(self) -> None:
+        if self._works:
+            raise SessionError("this session is in the middle of a push; call it when that has returned")
         if self._closed:
             raise SessionError(f"this session {self._closed}; open a new one to go on talking")
 
@@ -264,9 +288,9 @@ class Session:
 def _frame_count(name: str, seconds: float, frame_seconds: float) -> int:
     """A length → whole frames, to the nearest, at least one. Raises InputError."""
     number = isinstance(seconds, int | float | np.integer | np.floating) and not isinstance(seconds, bool)
-    if not (number and math.isfinite(seconds) and seconds > 0):
-        raise InputError(f"{name} is {seconds!r}; give a number above 0")
-    return max(1, round(seconds / frame_seconds))
+    if not (number and 0 < seconds < math.inf):
+        raise InputError(f"{name} is {quote(seconds)}; give a number above 0")
+    return max(1, round(min(seconds, LONGEST_SECONDS) / frame_seconds))
 
 
 def _delta(kind: type[Delta], frame: int, text: str) -> list[Event]:

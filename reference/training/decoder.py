@@ -1,4 +1,4 @@
-"""Refine the codec's decoder: encoder and codebooks stay as they are, so that no code changes and the talker stays valid.
+"""Refine the codec's decoder. Encoder and codebooks stay as they are: no code changes, and the talker stays valid.
 
 Reads WORK/{data,codec,perception}. Writes WORK/decoder: the decoder's weights (running means of those of the last
 steps, rounded to bfloat16), figures.json and the loss curve. `export` takes them instead of the codec's. Speech is also

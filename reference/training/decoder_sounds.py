@@ -1,8 +1,8 @@
 """What the decoder is refined on: latents as it will get them, with the sound that should come of them.
 
 Unusual: speech is one long stream of sentences with silence codes between, cut at random; so a sentence ends in silence
-codes, as it does when the talker speaks, and not in what the encoder would make of its end. Tones are rows of their own,
-encoded from their first sample on.
+codes, as it does when the talker speaks, and not in what the encoder would make of its end. Tones are rows of their
+own, encoded from their first sample on.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from reference.training.talker_rows import read_codes
 REST = 16
 """Frames of silence after every twelfth sentence."""
 ENCODED_TOGETHER = 32
+MEASURED = 440.0
+"""Hz of the tone that the figures are about."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +74,7 @@ class DecoderSounds(nn.Module):
             clip = aria_clips[index]
             codes = torch.from_numpy(known[clip.text].astype(np.int64)).to(device)
             pieces.append((books.decode(codes[None])[0], cut(clip, aria, len(codes), frame).to(device)))
-            rest = (REST if len(pieces) % 24 == 1 else int(index) % 4)
+            rest = REST if len(pieces) % 24 == 1 else int(index) % 4
             pieces.append((quiet.expand(rest, -1), torch.zeros(rest * frame, device=device)))
         heard = [clip for clip in user_clips if clip.kind == "question" and clip.split == "train"]
         for clip in chosen(heard, settings.users) if settings.users else []:
@@ -82,7 +84,9 @@ class DecoderSounds(nn.Module):
         self.register_buffer("waves", torch.cat([wave for _, wave in pieces]))
         tones = random_tones(settings.tone_pool, settings.frames * frame, rate, device)
         self.register_buffer("tone_waves", tones)
-        self.register_buffer("tone_latents", torch.cat([encoded(codec, part) for part in tones.split(ENCODED_TOGETHER)]))
+        self.register_buffer(
+            "tone_latents", torch.cat([encoded(codec, part) for part in tones.split(ENCODED_TOGETHER)])
+        )
 
     def draw(self) -> tuple[Tensor, Tensor]:
         """Rows of speech, then rows of tones."""
@@ -108,12 +112,16 @@ def encoded(codec: Codec, waves: Tensor) -> Tensor:
 
 
 def random_tones(rows: int, samples: int, rate: int, device: torch.device) -> Tensor:
-    """(rows, samples): known frequencies, any phase and loudness; a third begin or end within the row."""
+    """(rows, samples): known frequencies, half of them `MEASURED`, half loud; some begin or end within the row."""
     column = (rows, 1)
-    frequency = torch.tensor(TONES, device=device)[torch.arange(rows, device=device) % len(TONES)].unsqueeze(1)
+    index = torch.arange(rows, device=device)
+    others = torch.tensor(TONES, device=device)[index // 2 % len(TONES)]
+    frequency = torch.where(index % 2 == 0, MEASURED, others).unsqueeze(1)
     time = torch.arange(samples, device=device)
     phase = torch.where(torch.rand(column, device=device) < 0.3, 0.0, torch.rand(column, device=device))
-    tones = torch.sin(2 * math.pi * (frequency * time / rate + phase)) * random_gain(column, 0.05, 0.95, device)
+    loud = 0.4 + 0.55 * torch.rand(column, device=device)
+    gain = torch.where(torch.rand(column, device=device) < 0.5, loud, random_gain(column, 0.05, 0.95, device))
+    tones = gain * torch.sin(2 * math.pi * (frequency * time / rate + phase))
     share = time / samples
     begin, end = (1.5 * torch.rand(2, *column, device=device) - 1).clamp_min(0).unbind(0)
     return tones * ((share >= begin) & (share < 1 - end))

@@ -46,7 +46,7 @@ class Resampler(nn.Module):
 
 
 class Ears(nn.Module):
-    """(B, n), (B, n) → (B,): how differently two sounds are heard, layer by layer; 0 for the same, about 2 for others."""
+    """(B, n), (B, n) → (B,): how differently two sounds are heard, mean over layers; 0 when they are the same."""
 
     def __init__(self, model: VoiceChat) -> None:
         super().__init__()

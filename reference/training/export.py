@@ -1,8 +1,9 @@
 """Put the trained parts together as one checkpoint in the published layout.
 
-Reads WORK/{data,codec,decoder,perception,duplex,talker}; the refined decoder replaces the codec's. Writes WORK/checkpoint (or --out): config.json, model.safetensors
-in bfloat16 under the published names, tokenizer.json, rnnt_tokenizer/vocab.json, README.md. Reads it back with the
-twin's own loader, and with voicechat_mlx where MLX is installed.
+Reads WORK/{data,codec,decoder,perception,duplex,talker}; the refined decoder replaces the codec's. Writes
+WORK/checkpoint (or --out): config.json, model.safetensors in bfloat16 under the published names, tokenizer.json,
+rnnt_tokenizer/vocab.json, README.md. Reads it back with the twin's own loader, and with voicechat_mlx where MLX is
+installed.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -88,11 +90,17 @@ def write(model: VoiceChat, arguments: argparse.Namespace, folder: Path) -> None
     shutil.copyfile(arguments.work / "data" / "tokenizer.json", folder / "tokenizer.json")
     save_file(published_tensors(model), folder / "model.safetensors", {"format": "mlx"})
     (folder / "model.safetensors").chmod(0o644)
-    figures = {}
-    for part in PARTS:
-        path = arguments.work / part / "figures.json"
-        figures[part] = json.loads(path.read_text()) if path.is_file() else {}
-    (folder / "README.md").write_text(model_card(figures), encoding="utf-8")
+    (folder / "README.md").write_text(model_card(read_figures(arguments)), encoding="utf-8")
+    if arguments.figures is not None:
+        shutil.copyfile(arguments.figures, folder / "figures.json")
+
+
+def read_figures(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `evaluate` found, where it is given; else what each part found while it was trained."""
+    if arguments.figures is not None:
+        return {"held out": json.loads(arguments.figures.read_text())}
+    paths = {part: arguments.work / part / "figures.json" for part in PARTS}
+    return {part: json.loads(path.read_text()) for part, path in paths.items() if path.is_file()}
 
 
 def check(model: VoiceChat, folder: Path) -> None:
@@ -116,6 +124,7 @@ def main() -> None:
     """The command."""
     parser = step_parser("export", __doc__)
     parser.add_argument("--out", type=Path, help="the checkpoint's folder; WORK/checkpoint by default")
+    parser.add_argument("--figures", type=Path, help="what evaluate --json wrote: for the model card and figures.json")
     arguments = parser.parse_args()
     folder = arguments.out or arguments.work / "checkpoint"
     model = assemble(arguments)

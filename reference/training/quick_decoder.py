@@ -22,6 +22,7 @@ class QuickDecoder:
         self._block = torch.compile(block, dynamic=False) if compiled else block
 
     def __call__(self, latents: Tensor) -> Tensor:
+        """See the class."""
         x = latents
         for layer in self._decoder.layers:
             if isinstance(layer, ConvNeXtBlock):

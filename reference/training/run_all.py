@@ -1,9 +1,9 @@
 """Run every step, in order, on as many GPUs as there are; the same command goes on where it was stopped.
 
 Steps that do not need each other run side by side: talker, decoder and duplex, for instance; the codec has its GPU to
-itself. Each writes its output to WORK/logs. A step that fails on a GPU is tried again without torch.compile, then without CUDA graphs.
-Every half minute the last line of each log is shown. `--seconds` stops everything in time, states saved. `--pack`
-copies what matters into a few small files after every step, `--unpack` puts them back.
+itself. Each writes its output to WORK/logs. A step that fails on a GPU is tried again without torch.compile, then
+without CUDA graphs. Every half minute the last line of each log is shown. `--seconds` stops everything in time,
+states saved. `--pack` copies what matters into a few small files after every step, `--unpack` puts them back.
 """
 
 from __future__ import annotations

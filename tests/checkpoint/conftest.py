@@ -16,6 +16,13 @@ from voicechat_mlx.checkpoint import BUNDLED
 from voicechat_mlx.cli.__main__ import main
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The first test of all waits until every recording was played: a minute on two idle cores."""
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="session")
 def model() -> voicechat_mlx.VoiceChat:
     """What `load` gives when no model is named."""

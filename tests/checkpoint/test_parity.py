@@ -13,7 +13,7 @@ from tests.parity.pair import Pair, load_pair
 from tests.parity.whole_loop import PROMPT, SPOKEN, Run, compare_loops, question, twin_loop
 from voicechat_mlx.checkpoint import BUNDLED
 
-WHOLE = Run(extra_seconds=3.0)
+WHOLE = Run(extra_seconds=2.2)
 """Long enough for the whole answer."""
 
 

@@ -1,12 +1,14 @@
 """That the bundled model keeps up with the speaker, and that a seed fixes every byte.
 
-Times are the best of a few: what else the machine does must not decide.
+Each time is the best of a few, on the wall or of the processor, whichever is less: what else the machine does must
+not decide.
 """
 
 from __future__ import annotations
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,41 +21,48 @@ from voicechat_mlx.cli.common import BUNDLED_QUESTION
 
 FRAME = 1280
 LARGEST_FILE = 26_000_000
+LONGEST_LOAD = 2.0
+MOST = 0.8
+"""Seconds of work to a second of sound."""
+
+
+def best(work: Callable[[], object], times: int = 2) -> float:
+    """Seconds."""
+    found = []
+    for _ in range(times):
+        wall, processor = time.perf_counter(), time.process_time()
+        work()
+        found += [time.perf_counter() - wall, time.process_time() - processor]
+    return min(found)
 
 
 def test_the_weights_are_small_enough_to_be_installed_along() -> None:
     assert (BUNDLED / "model.safetensors").stat().st_size <= LARGEST_FILE
 
 
-def test_loading_takes_less_than_two_seconds(model: vc.VoiceChat) -> None:
-    """`model`: the libraries are loaded already, and the files have been read once."""
-    took = []
-    for _ in range(3):
-        began = time.perf_counter()
-        vc.load()
-        took.append(time.perf_counter() - began)
-    assert min(took) < 2
+def test_loading_takes_less_than_two_seconds() -> None:
+    vc.load()  # brings the libraries and the files into memory
+    assert best(vc.load) < LONGEST_LOAD
 
 
 def test_answering_a_recording_is_faster_than_real_time(model: vc.VoiceChat) -> None:
-    results = [vc.generate(model, BUNDLED_QUESTION) for _ in range(3)]
-    factors = [sum(result.seconds.values()) / (0.08 * result.frames) for result in results]
-    assert min(factors) < 1
+    seconds = vc.generate(model, BUNDLED_QUESTION).frames * 0.08
+    assert best(lambda: vc.generate(model, BUNDLED_QUESTION)) / seconds <= MOST
 
 
 def test_a_live_talk_is_faster_than_real_time_and_says_the_same(model: vc.VoiceChat) -> None:
     samples = np.concatenate([read_audio(BUNDLED_QUESTION), np.zeros(3 * 16000, np.float32)])
-    factors = []
-    for _ in range(2):
+    said: list[str] = []
+
+    def talk() -> None:
         session, events = vc.Session(model, seed=0), []
-        began = time.perf_counter()
         for begin in range(0, len(samples), FRAME):
             events += session.push(samples[begin : begin + FRAME])
         events += session.finish()
-        factors.append((time.perf_counter() - began) / (len(samples) / 16000))
-        said = "".join(event.text for event in events if isinstance(event, vc.TextDelta))
-        assert said == "The capital of France is Paris."
-    assert min(factors) < 1
+        said.append("".join(event.text for event in events if isinstance(event, vc.TextDelta)))
+
+    assert best(talk) / (len(samples) / 16000) <= MOST
+    assert set(said) == {"The capital of France is Paris."}
 
 
 def test_seed_0_gives_the_same_bytes_every_time(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The voice and the codec of the bundled model: loudness, a pure tone, silence, and whether its speech is understood."""
+"""The voice and the codec of the bundled model: loudness, a pure tone, silence, and whether speech is understood."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from reference.training.evaluate import answers_heard, judge_codec, judge_loudne
 from reference.training.heldout import Case
 from voicechat_mlx.checkpoint import BUNDLED, Checkpoint
 
-TONE_DB = {0.1: 10.0, 0.5: 10.0, 0.9: 8.0}
-ANSWERS = 16
+AMPLITUDES = (0.1, 0.5, 0.9)
+ANSWERS = 12
 
 
 @pytest.fixture(scope="module")
@@ -19,9 +19,11 @@ def codec(answerer: MlxAnswerer) -> dict[str, float]:
     return judge_codec(answerer)
 
 
-@pytest.mark.parametrize("amplitude", TONE_DB)
-def test_a_tone_of_440_hz_survives_the_codec(codec: dict[str, float], amplitude: float) -> None:
-    assert codec[f"440 Hz at {amplitude}, dB"] > TONE_DB[amplitude]
+@pytest.mark.parametrize("amplitude", AMPLITUDES)
+def test_a_second_of_440_hz_comes_out_of_the_codec_with_more_than_20_db(
+    codec: dict[str, float], amplitude: float
+) -> None:
+    assert codec[f"440 Hz at {amplitude}, dB"] > 20
 
 
 def test_the_codes_of_silence_decode_to_silence(codec: dict[str, float]) -> None:
@@ -39,7 +41,12 @@ def test_it_is_loud_while_it_speaks_and_silent_otherwise(
 def test_its_speech_is_understood_by_its_own_ears(
     answerer: MlxAnswerer, cases: list[Case], replies: list[Reply], tokenizer: Tokenizer
 ) -> None:
+    """The aim is 80 % of the sentences exact and 10 % of the pieces wrong. The model does not reach it yet.
+
+    Of these twelve answers it was measured at 67 % and 16 %, seed 0; asserted is that it stays near.
+    """
     heard = answers_heard(cases, replies, tokenizer)[:ANSWERS]
     judged = judge_voice(answerer, heard, list(Checkpoint.open(BUNDLED).rnnt_vocabulary))
     assert judged["answers"] == ANSWERS
-    print(judged)
+    assert judged["sentences exact"] >= 50
+    assert judged["piece error"] <= 25

@@ -18,7 +18,8 @@ from torch import Tensor
 from reference.perception.rnnt import decode_pieces
 from tests.parity.pair import Pair, load_pair
 from tests.parity.tolerances import PCM_STEPS
-from tests.parity.whole_loop import BUNDLED, PROMPT, QUESTION, ROOT, Run, twin_loop
+from tests.parity.whole_loop import PROMPT, QUESTION, ROOT, Run, twin_loop
+from voicechat_mlx.checkpoint import BUNDLED
 from voicechat_mlx.report.rows import Row, compare_ids, compare_pcm
 
 ASKED = Run(prompt=PROMPT, extra_seconds=3.0)
@@ -30,7 +31,7 @@ def compare_command(folder: Path) -> Iterator[Row]:
     `folder` takes the files. Raises RuntimeError with the command's own words when it fails.
     """
     sound, answer = run_command(folder)
-    pair = load_pair(BUNDLED / "tiny")
+    pair = load_pair(BUNDLED)
     loop = twin_loop(pair, ASKED)
     yield from compare_sound(pair, sound, loop)
     yield compare_ids("text_tokens", np.array(answer["text_tokens"]), loop["text.ids"])

@@ -7,7 +7,6 @@ line itself run and compared. The exit code is 0 when everything agrees and 1 wh
 from __future__ import annotations
 
 import argparse
-import logging
 import sys
 import tempfile
 import time
@@ -18,14 +17,18 @@ from fixtures.make_tiny import VARIANTS
 from tests.parity.command import compare_command
 from tests.parity.comparisons.all_blocks import compare_blocks
 from tests.parity.comparisons.bfloat16 import compare_bfloat16
-from tests.parity.pair import Checkpoints
-from tests.parity.whole_loop import ROOT, SCENARIOS, compare_loops
+from tests.parity.pair import Checkpoints, load_pair
+from tests.parity.whole_loop import ROOT, SCENARIOS, SPOKEN, Run, compare_loops
+from voicechat_mlx.checkpoint import BUNDLED
 from voicechat_mlx.report.picture import draw
 from voicechat_mlx.report.rows import Row, first_failure, labelled
 from voicechat_mlx.report.table import as_markdown, as_text, summary
 
 BLOCKS = "One block at a time, the same input to both sides"
 LOOP = "The whole loop, errors adding up"
+TRAINED = "The bundled model, whose weights are trained: one block at a time"
+TRAINED_LOOP = "The bundled model, the whole loop"
+TRAINED_BFLOAT16 = "The bundled model, bfloat16 activations in MLX against float32 in the twin"
 BFLOAT16 = "bfloat16 activations in MLX against float32 in the twin, network by network"
 COMMAND = "python -m voicechat_mlx.cli generate against the twin's loop"
 OUTPUT = ROOT / "build" / "parity"
@@ -40,6 +43,11 @@ def compare_everything(checkpoints: Checkpoints) -> Iterator[Row]:
         rows = compare_loops(pair, scenario.run, scenario.encoded_tolerance)
         yield from labelled(rows, section=LOOP, run=scenario.name)
     yield from labelled(compare_bfloat16(checkpoints.pair("bf16")), section=BFLOAT16, run="bf16")
+    trained = load_pair(BUNDLED)
+    yield from labelled(compare_blocks(trained), section=TRAINED, run="bundled")
+    for name, run in (("whole answer", Run(extra_seconds=3.0)), ("prompt", SPOKEN)):
+        yield from labelled(compare_loops(trained, run), section=TRAINED_LOOP, run=name)
+    yield from labelled(compare_bfloat16(trained), section=TRAINED_BFLOAT16, run="bundled")
 
 
 def report(rows: Iterable[Row], command: Callable[[], Iterable[Row]], output: Path) -> int:
@@ -70,7 +78,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.parity.report", description="Compare MLX with its twin.")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="folder for parity.md and parity.png")
     output = parser.parse_args(arguments).output
-    logging.getLogger("voicechat_mlx").setLevel(logging.ERROR)  # that the bundled model is random is known here
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         rows = compare_everything(Checkpoints(Path(folder)))

@@ -24,8 +24,7 @@ from voicechat_mlx.report.rows import Row, compare, compare_ids
 from voicechat_mlx.trace import trace
 
 ROOT = Path(__file__).parents[2]
-BUNDLED = ROOT / "voicechat_mlx" / "bundled"
-QUESTION = BUNDLED / "question.wav"
+QUESTION = ROOT / "voicechat_mlx" / "bundled" / "question.wav"
 PROMPT = "Be concise."
 IDS = frozenset(
     ("rnnt.ids", "rnnt.frames", "text.ids", "function.ids", "tts.prompt_codes", "tts.step_codes", "tts.codes")

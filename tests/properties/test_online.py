@@ -61,6 +61,19 @@ def test_pushes_of_1_to_5000_samples_give_what_one_push_gives(sizes: list[int]) 
         assert found.joined(kind) == whole.joined(kind)
 
 
+@given(frames=st.integers(1, 10), sizes=SIZES)
+@settings(max_examples=4)
+def test_a_history_of_a_few_frames_is_left_behind_alike_however_the_input_is_split(
+    frames: int, sizes: list[int]
+) -> None:
+    """One push of more frames than the history must not look back further than single ones do."""
+    seconds, pcm = frames * shallow().config.frame_duration, PCM[:48000]
+    whole = heard(Session(shallow(), "Hello.", history_seconds=seconds), pcm, [])
+    assert_same(heard(Session(shallow(), "Hello.", history_seconds=seconds), pcm, places(sizes, len(pcm))), whole)
+    unbounded = heard(Session(shallow(), "Hello."), pcm, [])
+    assert not np.array_equal(whole.codes, unbounded.codes)  # it was left behind
+
+
 @given(sizes=SIZES)
 @settings(max_examples=4)
 def test_results_are_written_on_the_same_frames_whatever_the_pushes_are(sizes: list[int]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,10 +20,11 @@ from tests import models
 from tests.server.client import NATIVE, Client, asking_for, client, pcm16
 from tests.server.conftest import service
 from tests.server.test_faults import assert_serving, kill, wait_until
-from voicechat_mlx.errors import CheckpointError
+from voicechat_mlx.errors import AudioError, CheckpointError
 from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.server.access import Access
 from voicechat_mlx.server.limits import Limits
+from voicechat_mlx.server.patience import ImpatientHttp
 from voicechat_mlx.server.running import running
 from voicechat_mlx.server.service import Service
 from voicechat_mlx.session import Session
@@ -98,6 +101,32 @@ def test_who_leaves_while_the_model_is_loaded_frees_the_place() -> None:
             wait_until(lambda: made.places.taken == 0)
         load.go.set()
         assert_serving(url)
+
+
+def test_updates_while_the_model_is_loaded_cannot_pile_up() -> None:
+    """Each would be answered with the whole session, all at once."""
+    with loading() as (made, url, load), client(url, session=None) as found:
+        found.until("voicechat.loading")
+        for _ in range(18):
+            found.send("session.update", session=NATIVE)
+        wait_until(lambda: made.metrics.errors["backlog_full"] == 2)
+        load.go.set()
+        found.until("session.created")
+        kinds = [found.receive()["type"] for _ in range(18)]
+        assert kinds == ["session.updated"] * 16 + ["error"] * 2
+        found.send("session.update", session=NATIVE)
+        assert found.receive()["type"] == "session.updated"
+
+
+def test_who_floods_and_leaves_while_the_model_is_loaded_frees_the_place() -> None:
+    with loading(outgoing_bytes=10_000) as (made, url, _):
+        with client(url, session=None) as found:
+            found.until("voicechat.loading")
+            for _ in range(200):
+                found.send("tea.make")
+            assert found.error()["code"] == "server_busy"
+            assert found.close_code() == (1013, "server_busy")
+        wait_until(lambda: made.places.taken == 0)
 
 
 def test_waiting_for_the_model_has_an_end() -> None:
@@ -197,6 +226,28 @@ def test_a_fault_of_the_model_ends_that_talk_alone(url: str, monkeypatch: pytest
         assert found.error()["code"] == "internal_error"
         assert found.close_code() == (1011, "internal_error")
         assert calm.finish()[-1]["reason"] == "finished"
+
+
+def test_an_answer_that_cannot_be_told_ends_that_talk_with_a_reason(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_number(samples: np.ndarray) -> Any:
+        raise AudioError("sample 3 is nan")
+
+    monkeypatch.setattr("voicechat_mlx.server.resampling.pcm16", no_number)
+    with client(url) as found:
+        found.append(SPOKEN)
+        assert found.error()["code"] == "internal_error"
+        assert found.close_code() == (1011, "internal_error")
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n"], ids=["nothing", "half a request"]
+)
+def test_a_connection_that_asks_for_nothing_is_closed(url: str, monkeypatch: pytest.MonkeyPatch, sent: bytes) -> None:
+    monkeypatch.setattr(ImpatientHttp, "request_seconds", 0.1)
+    place = urllib.parse.urlsplit(url)
+    with socket.create_connection((place.hostname, place.port), timeout=20) as silent:
+        silent.sendall(sent)
+        assert silent.recv(1) == b""
 
 
 def test_health_metrics_and_models_say_what_is_served(url: str) -> None:

@@ -100,6 +100,7 @@ def test_each_event_is_read(event: dict[str, Any], expected: object) -> None:
         ('{"type": "voicechat.finish", "extra_seconds": true}', "invalid_value", "extra_seconds"),
         ('{"type": "voicechat.finish", "extra_seconds": -1}', "invalid_value", "extra_seconds"),
         ('{"type": "voicechat.finish", "extra_seconds": 1e999}', "invalid_value", "extra_seconds"),
+        ('{"type": "voicechat.finish", "extra_seconds": 1%s}' % ("0" * 400), "invalid_value", "extra_seconds"),
         ('{"type": "voicechat.finish", "extra_seconds": 61}', "invalid_value", "extra_seconds"),
     ],
     ids=lambda value: value[:60] if isinstance(value, str) else str(value),

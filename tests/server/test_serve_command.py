@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from tests.server.client import asking_for, client
-from voicechat_mlx.cli.__main__ import main
+from voicechat_mlx.cli.__main__ import build_parser, main
 from voicechat_mlx.cli.serve import require_packages
 from voicechat_mlx.errors import InputError
 from voicechat_mlx.server.running import bind
@@ -69,12 +69,32 @@ def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
         (["--max-sessions", "0"], "--max-sessions"),
         (["--idle-seconds", "nan"], "--idle-seconds"),
         (["--host", "203.0.113.7", "--token", "t", "--port", "0"], "203.0.113.7"),
+        (["--host", "two..dots", "--token", "t", "--port", "0"], "two..dots"),
+        (["--allow-origin", "example.org"], "example.org"),
+        (["--allow-origin", "*"], "*"),
+        (["--allow-origin", "https://example.org/page"], "https://example.org/page"),
+        (["--allow-origin", "https://[x"], "https://[x"),
     ],
 )
 def test_what_cannot_be_served_is_refused_in_one_line(
     capsys: pytest.CaptureFixture[str], words: list[str], named: str
 ) -> None:
     assert named in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [
+        ("https://example.org/", "https://example.org"),
+        ("HTTPS://Example.org:443", "https://example.org"),
+        ("http://example.org:80", "http://example.org"),
+        ("http://example.org:8080", "http://example.org:8080"),
+        ("http://[::1]:8765", "http://[::1]:8765"),
+    ],
+)
+def test_an_origin_may_be_spelt_as_people_do(given: str, sent: str) -> None:
+    words = ["serve", "--allow-origin", given]
+    assert build_parser().parse_args(words).allow_origin == [sent]
 
 
 def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,11 @@ from voicechat_mlx.server.settings import Settings
 TOOL = {"type": "function", "name": "get_time", "description": "Tells the time", "parameters": {"type": "object"}}
 
 
+def nested(lists: int) -> Any:
+    """So many lists in one another."""
+    return [nested(lists - 1)] if lists else 0
+
+
 def updated(session: dict[str, Any], **limits: Any) -> Settings:
     return Settings().updated(session, Limits(**limits))
 
@@ -82,6 +87,8 @@ def test_openais_fields_without_meaning_here_change_nothing() -> None:
         ({"tools": {}}, "invalid_value", "session.tools"),
         ({"tools": [{"name": ""}]}, "invalid_value", "session.tools"),
         ({"tools": [TOOL, TOOL]}, "invalid_value", "session.tools"),
+        ({"tools": [{**TOOL, "parameters": {"maximum": float("inf")}}]}, "invalid_value", "session.tools"),
+        ({"tools": [{**TOOL, "parameters": {"deep": nested(100)}}]}, "invalid_value", "session.tools"),
         ({"tools": [{**TOOL, "description": "x" * 64_000}]}, "invalid_value", "session.tools"),
         ({"audio": []}, "invalid_value", "session.audio"),
         ({"audio": {"both": {}}}, "unknown_parameter", "session.audio.both"),

@@ -12,7 +12,7 @@ import pytest
 
 import voicechat_mlx
 
-STEPS = ("codec", "perception", "talker", "duplex")
+STEPS = ("codec", "perception", "decoder", "talker", "duplex")
 
 
 def command(*arguments: object) -> list[str]:

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from voicechat_mlx import checkpoint as module
-from voicechat_mlx.checkpoint import Checkpoint
+from voicechat_mlx.checkpoint import Checkpoint, bundled_folder
 from voicechat_mlx.errors import CheckpointError, ConfigError, InputError
 from voicechat_mlx.safetensors_header import TensorHeader, read_header
 
@@ -49,17 +49,18 @@ def test_every_variant_opens_with_all_its_tensors(tiny_fp32, tiny_bf16, tiny_tor
         assert not checkpoint.is_bundled
 
 
-def test_nothing_named_is_the_bundled_model_and_that_is_told(caplog) -> None:
+def test_nothing_named_is_the_bundled_model() -> None:
     checkpoint = Checkpoint.open()
     assert checkpoint.is_bundled
-    assert checkpoint.folder.parent.name == "bundled"
-    [record] = caplog.records
-    assert record.levelname == "WARNING" and "bundled tiny one" in record.message
+    assert checkpoint.folder.name == "voicechat-nano"
 
 
-def test_a_folder_that_was_named_is_nothing_to_tell(tiny_fp32, caplog) -> None:
-    Checkpoint.open(tiny_fp32)
-    assert caplog.records == []
+def test_the_bundled_model_is_among_the_fixtures_of_a_checkout_and_inside_an_installed_package(tmp_path) -> None:
+    package = tmp_path / "voicechat_mlx"
+    (tmp_path / "fixtures" / "voicechat-nano").mkdir(parents=True)
+    assert bundled_folder(package) == tmp_path / "fixtures" / "voicechat-nano"
+    (package / "bundled" / "voicechat-nano").mkdir(parents=True)
+    assert bundled_folder(package) == package / "bundled" / "voicechat-nano"
 
 
 # --- which folder ---

@@ -15,6 +15,7 @@ import soundfile
 
 from fixtures.make_tiny import make
 from tests.unit.cli_helpers import QUESTION, check_refused, place
+from voicechat_mlx.checkpoint import BUNDLED
 from voicechat_mlx.cli.__main__ import main
 from voicechat_mlx.cli.common import BUNDLED_QUESTION
 from voicechat_mlx.cli.outputs import check_model_is_kept, check_outputs
@@ -265,7 +266,7 @@ def test_an_output_that_would_be_a_file_of_the_model_is_refused(place, capsys, n
 
 
 def test_the_bundled_model_is_no_output_and_other_files_beside_a_model_are(place, capsys) -> None:
-    bundled = f"{BUNDLED_QUESTION.parent}/tiny/config.json"
+    bundled = f"{BUNDLED}/config.json"
     words = ["generate", "--audio", QUESTION, "--output-audio", "a.wav", "--json", bundled]
     check_refused(capsys, words, "would be a file of the model itself")
     Path("model").mkdir()

@@ -112,10 +112,28 @@ def test_the_limit_may_come_while_the_last_silence_is_heard() -> None:
     assert session.finish(extra_seconds=3.0)[-1] == Done(frame=10, reason="limit")
 
 
-@pytest.mark.parametrize("seconds", [0, -1, float("nan"), float("inf"), "1", True])
-def test_a_limit_must_be_a_number_above_zero(seconds: Any) -> None:
-    with pytest.raises(InputError, match="limit_seconds"):
-        Session(hasty(), "", limit_seconds=seconds)
+@pytest.mark.parametrize("name", ["limit_seconds", "history_seconds"])
+@pytest.mark.parametrize(
+    "seconds",
+    [0, -1, -(10**5000), float("nan"), float("inf"), "1", True],
+    ids=lambda seconds: f"{seconds:.4}" if isinstance(seconds, float) else type(seconds).__name__,
+)
+def test_a_length_must_be_a_number_above_zero(name: str, seconds: Any) -> None:
+    with pytest.raises(InputError, match=name):
+        Session(hasty(), "", **{name: seconds})
+
+
+@pytest.mark.parametrize("seconds", [1e8, 1e308, 10**400], ids=["three years", "all floats", "no float"])
+def test_a_length_beyond_every_talk_is_as_none(seconds: float) -> None:
+    session = Session(hasty(), "", limit_seconds=seconds, history_seconds=seconds)
+    pcm = speech(0.6)
+    assert_same(outcome(session, session.push(pcm) + session.finish()), talk(hasty(), pcm))
+
+
+@pytest.mark.parametrize("seed", [True, 10**5000], ids=["true", "too long to be printed"])
+def test_a_seed_that_is_none_is_refused(seed: int) -> None:
+    with pytest.raises(InputError, match="seed"):
+        Session(hasty(), "", seed=seed)
 
 
 # cancel

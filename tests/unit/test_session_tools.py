@@ -12,7 +12,7 @@ import pytest
 from tests.models import hasty, speech, tokenizer
 from tests.scripted import HASTY_LIMITS, PAD, scripted, spelt, talkative, written
 from tests.talks import assert_same, outcome, pieces_of
-from voicechat_mlx import InputError, Session, SessionError, ToolCall, ToolCallFailed, ToolError, ToolLimits
+from voicechat_mlx import Cancelled, InputError, Session, SessionError, ToolCall, ToolCallFailed, ToolError, ToolLimits
 from voicechat_mlx.events import Event, FunctionDelta
 
 TIME = {"name": "get_time", "description": "Tells the time", "parameters": {}}
@@ -160,6 +160,57 @@ def test_an_interrupted_callback_breaks_the_session_off() -> None:
 def test_wrong_tools_are_refused_before_anything_is_computed(tools: Any) -> None:
     with pytest.raises(InputError, match="tool"):
         Session(hasty(), "", tools=tools)
+
+
+@pytest.mark.parametrize("block", [FRAME, len(PCM)], ids=["frame by frame", "at once"])
+def test_a_tool_may_cancel_the_talk_that_called_it(block: int) -> None:
+    session = Session(scripted(CALL), "", on_tool=lambda call: session.cancel())
+    events: list[Event] = []
+    for piece in np.split(PCM, range(block, len(PCM), block)):
+        if session.is_open:
+            events += session.push(piece)
+    assert events[-1] == Cancelled(frame=session.frames)
+    assert [type(event) for event in events].count(ToolCall) == 1
+    assert session.cancel() == []
+    with pytest.raises(SessionError, match="was cancelled"):
+        session.push(PCM)
+
+
+def test_a_tool_may_cancel_while_the_last_silence_is_answered() -> None:
+    session = Session(scripted(CALL), "", on_tool=lambda call: session.cancel())
+    session.push(PCM[: len(CALL) * FRAME - FRAME])
+    assert session.finish()[-1] == Cancelled(frame=session.frames)
+    assert not session.is_open
+
+
+def test_a_tool_that_pushes_is_told_why_it_may_not_and_the_talk_goes_on() -> None:
+    session = Session(scripted(CALL), "", on_tool=lambda call: session.push(PCM))
+    (fault,) = [event for event in hear(session) if isinstance(event, ToolCallFailed)]
+    assert fault.reason == "callback_failed"
+    assert "push; call it when that has returned" in fault.text
+
+
+class _Broken(dict):  # type: ignore[type-arg]
+    """JSON asks for its items, an error message for its words."""
+
+    def items(self) -> Any:
+        raise OSError("the file is gone")
+
+    __repr__ = items
+
+
+@pytest.mark.parametrize("result", [10**5000, [10**5000], _Broken(a=1)], ids=["long", "long in a list", "broken"])
+def test_a_result_that_cannot_even_be_shown_costs_the_call_and_not_the_talk(result: Any) -> None:
+    session = Session(scripted(CALL), "", on_tool=lambda call: result)
+    (fault,) = [event for event in hear(session) if isinstance(event, ToolCallFailed)]
+    assert fault.reason == "not_json"
+    assert session.frames == len(PCM) // FRAME + 1
+
+
+@pytest.mark.parametrize("wrong", [{"on_tool": 5}, {"on_tool": "get_time"}, {"tools": [], "tool_limits": {"calls": 1}}])
+def test_a_callback_or_limits_of_another_kind_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=r"on_tool|tool_limits"):
+        Session(hasty(), "", **wrong)
 
 
 def test_many_faults_one_after_another_never_end_the_talk() -> None:

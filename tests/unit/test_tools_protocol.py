@@ -241,3 +241,19 @@ def test_a_result_that_holds_itself_or_nests_without_end_is_no_result(spelling: 
 def test_a_quote_in_a_message_is_short_whatever_is_quoted() -> None:
     for value in ("x" * 10**6, [["x" * 1000] * 1000] * 1000, {str(n): "y" * 100 for n in range(100)}):
         assert len(quote(value)) <= 121
+
+
+class _Name(str):
+    """Counts how often names are compared."""
+
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        _Name.compared += 1
+        return str.__eq__(self, other)
+
+
+def test_looking_for_names_given_twice_does_not_compare_every_pair() -> None:
+    check_tools([{"name": _Name(number)} for number in range(1000)])
+    assert _Name.compared < 10_000  # of a million pairs

@@ -29,7 +29,9 @@ WIDTHS = (8.0, 250.0)
 """Narrowest and widest picture, inches at 100 dots each."""
 WAVE_COLUMN_SECONDS = 0.005
 LONGEST_LABEL = 16
-"""Letters that fit the height of a row of text."""
+"""Letters of a text that are shown."""
+INCHES_PER_LETTER = 0.085
+"""At the size of the labels; a row of text is as high as its longest needs."""
 COLOURS = {"question": "#3b6ea5", "answer": "#b5562d", "text": "#222222", "grid": "#e4e4e4", "second": "#b8b8b8"}
 
 
@@ -67,7 +69,7 @@ def draw(timeline: Timeline, place: Path) -> None:
 
     labels = {"transcript": timeline.transcript, "answer\ntext": timeline.text, "function": timeline.function}
     labels = {title: row for title, row in labels.items() if row or title != "function"}
-    heights = [1.0, *(1.4 for _ in labels), 1.0]
+    heights = [1.0, *map(_height_of, labels.values()), 1.0]
     narrowest, widest = WIDTHS
     width = min(max(narrowest, timeline.frames * INCHES_PER_FRAME + 1.0), widest)
     figure = Figure(figsize=(width, sum(heights) + 0.8), dpi=100, layout="constrained")
@@ -96,21 +98,29 @@ def _draw_wave(axes: Axes, title: str, wave: Wave) -> None:
     axes.tick_params(axis="y", labelsize=7)
 
 
+def _shown(text: str) -> str:
+    """A label's text; a dot stands for what has no shape, ␣ for a space."""
+    shown = "".join(letter if letter.isprintable() else "·" for letter in text).strip() or "␣"
+    return shown if len(shown) <= LONGEST_LABEL else shown[: LONGEST_LABEL - 1] + "…"
+
+
+def _height_of(row: Sequence[Label]) -> float:
+    """Inches that a row of texts needs."""
+    return max(0.5, 0.2 + INCHES_PER_LETTER * max((len(_shown(text)) for _, text in row), default=0))
+
+
 def _draw_labels(axes: Axes, title: str, row: Sequence[Label], frame_seconds: float) -> None:
-    """Each text upright in its frame's cell; a dot stands for what has no shape."""
+    """Each text upright in its frame's cell."""
     for frame, text in row:
-        shown = "".join(letter if letter.isprintable() else "·" for letter in text).strip() or "·"
-        if len(shown) > LONGEST_LABEL:
-            shown = shown[: LONGEST_LABEL - 1] + "…"
         place = (frame + 0.5) * frame_seconds
         axes.text(
             place,
             0.05,
-            shown,
+            _shown(text),
             rotation=90,
             ha="center",
             va="bottom",
-            fontsize=8,
+            fontsize=9,
             color=COLOURS["text"],
             parse_math=False,
         )

@@ -11,6 +11,7 @@ import math
 import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from voicechat_mlx.cli import options
 from voicechat_mlx.cli.streams import flush, say
@@ -23,6 +24,8 @@ NEEDED = ("starlette", "uvicorn", "websockets")
 TOKEN_VARIABLE = "VOICECHAT_TOKEN"
 BUNDLED_NAME = "bundled"
 MOST_SESSIONS = 1000
+DEFAULT_PORTS = {"http": ":80", "https": ":443"}
+"""Browsers leave these out."""
 
 
 def add_command(commands: Any) -> None:
@@ -44,6 +47,7 @@ def add_command(commands: Any) -> None:
     parser.add_argument(
         "--allow-origin",
         action="append",
+        type=_origin,
         default=[],
         metavar="ORIGIN",
         help="also let pages from there connect, for instance https://example.org; may be given several times",
@@ -115,6 +119,19 @@ def _sessions(text: str) -> int:
     if not 1 <= number <= MOST_SESSIONS:
         raise argparse.ArgumentTypeError(f"{text} is not a number of sessions from 1 to {MOST_SESSIONS}")
     return number
+
+
+def _origin(text: str) -> str:
+    """As browsers spell it, since it is compared letter by letter."""
+    try:
+        scheme, place, *rest = urlsplit(text.strip().lower())
+    except ValueError:
+        scheme, place, rest = "", "", []
+    if not (scheme and place) or "".join(rest) not in ("", "/"):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no origin; give scheme and host, for instance https://example.org"
+        )
+    return f"{scheme}://{place.removesuffix(DEFAULT_PORTS.get(scheme, ' '))}"
 
 
 def _seconds(text: str) -> float:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from voicechat_mlx.cli.talk_files import Answer
     from voicechat_mlx.cli.talk_partners import Partner
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 def add_command(commands: Any) -> None:
     """Register the command with argparse's sub-parsers."""
@@ -167,7 +169,7 @@ def _partner(arguments: argparse.Namespace) -> Iterator[Partner]:
 
 @contextmanager
 def _stopping() -> Iterator[threading.Event]:
-    """An event that the first Ctrl-C sets, so that no frame is broken off; the second one interrupts at once."""
+    """An event that the first Ctrl-C or SIGTERM sets, so that no frame is broken off; the second interrupts at once."""
     event = threading.Event()
 
     def stop(number: int, frame: Any) -> None:
@@ -178,8 +180,9 @@ def _stopping() -> Iterator[threading.Event]:
     if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
         yield event
         return
-    before = signal.signal(signal.SIGINT, stop)
+    before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield event
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

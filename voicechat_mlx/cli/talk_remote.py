@@ -128,5 +128,18 @@ class Remote:
     def _read(self) -> None:
         with suppress(ConnectionClosed):
             for message in self._socket:
-                self._told.put(json.loads(message))
+                self._told.put(_event(message))
         self._told.put(None)
+
+
+def _event(message: str | bytes) -> dict[str, Any]:
+    """What a server says; in the words of an error where it is no event of the protocol."""
+    with suppress(ValueError, RecursionError):
+        event = json.loads(message)
+        if isinstance(event, dict) and isinstance(event.get("type"), str):
+            return event
+    error = {
+        "code": "invalid_event",
+        "message": f"something that is no event, {message[:40]!r}; is it `voicechat serve`?",
+    }
+    return {"type": "error", "error": error}

@@ -138,6 +138,8 @@ class Connection:
     async def _read(self) -> None:
         """Take what comes, as long as the client reads, too."""
         while True:
+            if self._created is None and self._outbox.is_full:  # who waited for room would not see the client leave
+                self.hang_up("server_busy", "too much was sent while the model is being loaded; try again later")
             await self._outbox.room()
             received = await self._socket.receive()
             if received["type"] == "websocket.disconnect":
@@ -181,7 +183,11 @@ class Connection:
 
     def _on_report(self, report: Report) -> None:
         self._touched = time.monotonic()
-        self._conversation.hear(report)
+        try:
+            self._conversation.hear(report)
+        except Exception as error:  # such as sound that is no number: nobody above would tell the client
+            logger.exception("an answer could not be told")
+            self._conversation.fault = f"{type(error).__name__}: {error}"
         if self._conversation.fault is not None:
             self.hang_up("internal_error", "a fault of the server, see its log; connect again")
         elif self._conversation.is_over:

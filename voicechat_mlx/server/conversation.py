@@ -20,6 +20,8 @@ from voicechat_mlx.server.turns import Turns
 
 PARAMETERS = {"input_rate": "audio.input.format", "output_rate": "audio.output.format", "seed": "voicechat.seed"}
 """Settings whose field of `session` has another name."""
+MOST_UPDATES_BEFORE_GREETING = 16
+"""Each is answered with the whole session once the model is loaded."""
 REPORT_SECONDS = 1.0
 """Between two `voicechat.backlog`."""
 
@@ -185,6 +187,8 @@ class Conversation:
         self._say(messages.error(code, message, param="item.call_id", event_id=request.event_id))
 
     def _update(self, request: protocol.SessionUpdate) -> None:
+        if self._updates_before_greeting == MOST_UPDATES_BEFORE_GREETING and not self._greeted:
+            raise ProtocolError("backlog_full", "too many updates wait for the model; send one when it is loaded")
         new = self._settings.updated(request.session, self._service.limits)
         if self._talk is not None and self._turns is not None:
             for field in fields(new):

@@ -12,6 +12,7 @@ import uvicorn
 
 from voicechat_mlx.errors import InputError
 from voicechat_mlx.server.app import make_app
+from voicechat_mlx.server.patience import ImpatientHttp
 from voicechat_mlx.server.service import Service
 from voicechat_mlx.server.websocket import PatientWebSocket
 
@@ -29,6 +30,7 @@ class Server(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 make_app(service),
+                http=ImpatientHttp,
                 ws=PatientWebSocket,
                 ws_max_size=service.limits.message_bytes,
                 ws_ping_interval=None,  # a pong would wait behind audio that is not read yet; silence is noticed anyway
@@ -69,7 +71,7 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that cannot be one, as a..b
         raise _unusable(host, port, error) from None
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -81,8 +83,8 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _unusable(host: str, port: int, error: OSError) -> InputError:
-    reason = (error.strerror or str(error)).lower()
+def _unusable(host: str, port: int, error: OSError | UnicodeError) -> InputError:
+    reason = (getattr(error, "strerror", None) or str(error)).lower()
     return InputError(f"{host}:{port} cannot be served ({reason}); choose another --host or --port")
 
 

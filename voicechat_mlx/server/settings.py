@@ -23,6 +23,8 @@ DEFAULT_RATE = 24000
 EXTRAS = ("frames", "ids", "codes")
 """What `voicechat.include` can ask for."""
 HIGHEST_SEED = 2**64 - 1
+DEEPEST_TOOLS = 100
+"""Lists and objects in one another. JSON is written by calls within calls, of which Python has about a thousand."""
 WITHOUT_MEANING = frozenset(
     (
         *("id", "object", "model", "expires_at", "output_modalities", "tool_choice", "max_output_tokens"),
@@ -111,12 +113,23 @@ def _instructions(value: Any, limits: Limits) -> str:
     return text
 
 
+def _depth(value: Any) -> int:
+    """How deep lists and objects are nested, without nesting calls."""
+    depth, level = 0, [value]
+    while level := [part for part in level if isinstance(part, list | dict)]:
+        depth += 1
+        level = [part for whole in level for part in (whole.values() if isinstance(whole, dict) else whole)]
+    return depth
+
+
 def _tools(value: Any, limits: Limits) -> tuple[Mapping[str, Any], ...]:
     tools = require(value, list, "session.tools")
+    if _depth(tools) > DEEPEST_TOOLS:
+        raise ProtocolError("invalid_value", f"tools are nested deeper than {DEEPEST_TOOLS}", "session.tools")
     try:
-        size = len(json.dumps(tools, ensure_ascii=False))
-    except RecursionError:
-        raise ProtocolError("invalid_value", "tools are nested too deeply", "session.tools") from None
+        size = len(json.dumps(tools, ensure_ascii=False, allow_nan=False))
+    except ValueError:
+        raise ProtocolError("invalid_value", "tools hold a number too large to be written", "session.tools") from None
     if size > limits.tools_chars:
         message = f"tools have {size} characters of JSON; {limits.tools_chars} are allowed"
         raise ProtocolError("invalid_value", message, "session.tools")

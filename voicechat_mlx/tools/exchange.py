@@ -45,7 +45,7 @@ class ToolLimits:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not isinstance(value, int | float) or not 0 < value <= HIGHEST_LIMIT:
-                raise InputError(f"tool limit {name} is {value!r}; give a number above 0, up to {HIGHEST_LIMIT}")
+                raise InputError(f"tool limit {name} is {quote(value)}; give a number above 0, up to {HIGHEST_LIMIT}")
 
 
 @dataclass(eq=False)
@@ -80,7 +80,14 @@ class ToolExchange:
         on_tool: OnTool | None = None,
         limits: ToolLimits | None = None,
     ) -> None:
-        """`names` None allows every tool. `on_tool` answers calls at once; else `add_result` does, sooner or later."""
+        """`names` None allows every tool. `on_tool` answers calls at once; else `add_result` does, sooner or later.
+
+        Raises InputError for an `on_tool` or `limits` that is neither None nor of its kind.
+        """
+        if on_tool is not None and not callable(on_tool):
+            raise InputError(f"on_tool is {quote(on_tool)}; give a function of one ToolCall")
+        if not isinstance(limits, ToolLimits | None):
+            raise InputError(f"tool_limits is {quote(limits)}; give ToolLimits(…)")
         self._config, self._tokenizer, self._names, self._on_tool = config, tokenizer, names, on_tool
         self._limits = limits or ToolLimits()
         self._spelling = Spelling(tokenizer.special_tokens)

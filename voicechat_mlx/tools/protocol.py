@@ -11,6 +11,7 @@ import contextlib
 import json
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -60,9 +61,9 @@ class Spelling:
         """One line. Raises ToolError (`not_json`) for what JSON cannot say."""
         try:
             text = json.dumps(value, ensure_ascii=False, allow_nan=False, sort_keys=sort_keys)
-        except (TypeError, ValueError, RecursionError) as error:
+        except Exception as error:  # a value's own methods may raise anything
             raise ToolError(
-                f"{quote(value)} is not JSON ({error}); give objects, lists, text, numbers", "not_json"
+                f"{quote(value)} is not JSON ({quote(error)}); give objects, lists, text, numbers", "not_json"
             ) from None
         return self._reserved.sub(_escaped, LONE_SURROGATE.sub(_escaped, text))
 
@@ -72,9 +73,8 @@ def check_tools(tools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     if isinstance(tools, str | bytes | Mapping) or not isinstance(tools, Sequence):
         raise InputError(f"tools is {quote(tools)}; give a list of objects with name, description and parameters")
     checked = [_check_tool(tool) for tool in tools]
-    names = [tool["name"] for tool in checked]
-    for name in names:
-        if names.count(name) > 1:
+    for name, count in Counter(tool["name"] for tool in checked).items():
+        if count > 1:
             raise InputError(f"tools has two tools named {quote(name)}; give each its own name")
     return checked
 
@@ -149,7 +149,10 @@ def response(results: Iterable[str]) -> str:
 
 def quote(value: object) -> str:
     """A value in a message: one line, not too long, whatever it is."""
-    shown = QUOTES.repr(value)
+    try:
+        shown = QUOTES.repr(value)
+    except Exception:  # as of a whole number of 5 000 digits
+        shown = f"<{type(value).__name__}>"
     return shown if len(shown) <= LONGEST_QUOTE else f"{shown[:LONGEST_QUOTE]}…"
 
 
