@@ -8,7 +8,7 @@ Only the text id, the function id and the codes return into the loop, and they d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import mlx.core as mx
 import numpy as np
@@ -71,29 +71,43 @@ class DuplexState(Cache):
         """Whether position 0 of the timeline is done: there the talker does not run."""
 
 
+PROMPT_AT_ONCE = 128
+"""Prompt tokens in one call of the language model: enough for most, and no long wait for others."""
+
+
 def start(
     model: VoiceChat, prompt_ids: Sequence[int], seed: int, conventions: Conventions, history_frames: int
 ) -> DuplexState:
-    """A state that has heard the voice prompt and the system prompt. It will never forget these, but all else that is
-    older than `history_frames`.
+    """A state that has heard the voice prompt and is about to hear the system prompt (`hear_prompt`).
 
-    Prompt tokens enter on the audio channel while text and function stay PAD, so the language model takes them in one
-    call. The talker speaks over them from position 1 on, and its codes count as history.
+    It will never forget these, but all else that is older than `history_frames`.
     """
     thinking = Thinking(model.llm.make_cache(1, model.activations), model.config.pad_token_id)
     voice = model.voice_prompt(conventions)
     state = DuplexState(thinking, Speaking(voice, seed))
     limit_history(thinking.layers, history_frames, kept=len(prompt_ids))
     limit_history(state.speaking.layers, history_frames, kept=voice.codes.shape[1])
-    if prompt_ids:
-        ids = mx.array([list(prompt_ids)], dtype=mx.uint32)
+    return state
+
+
+def hear_prompt(model: VoiceChat, state: DuplexState, prompt_ids: Sequence[int]) -> Iterator[None]:
+    """Advance the state by the system prompt; yields after each piece of work, for others to have their turn.
+
+    Prompt tokens enter on the audio channel while text and function stay PAD, so the language model takes many in one
+    call. The talker speaks over them from position 1 on, and its codes count as history.
+    """
+    thinking = state.thinking
+    for begin in range(0, len(prompt_ids), PROMPT_AT_ONCE):
+        ids = mx.array([list(prompt_ids[begin : begin + PROMPT_AT_ONCE])], dtype=mx.uint32)
         pads = mx.broadcast_to(thinking.text, ids.shape)
         model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
-        for _ in prompt_ids[1:]:
-            model.run(speak, state.speaking, thinking.text)
-            mx.async_eval(arrays_of(state))
-        state.begun = True
-    return state
+        mx.async_eval(arrays_of(thinking))
+        yield
+    for _ in prompt_ids[1:]:
+        model.run(speak, state.speaking, thinking.text)
+        mx.async_eval(arrays_of(state))
+        yield
+    state.begun = bool(prompt_ids)
 
 
 def first_codes(model: VoiceChat, conventions: Conventions) -> mx.array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 import mlx.core as mx
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from voicechat_mlx.clock import StageClock
 from voicechat_mlx.codec.codec import CodecCache
 from voicechat_mlx.conventions import Conventions
-from voicechat_mlx.duplex import FREE, DuplexState, first_codes, speak, start, think
+from voicechat_mlx.duplex import FREE, DuplexState, first_codes, hear_prompt, speak, start, think
 from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.perception.conformer import EncoderCache
@@ -83,11 +84,13 @@ class Pipeline:
         *,
         history_frames: int = HISTORY_FRAMES,
         profile: bool = False,
+        lazy: bool = False,
         writer: Writer | None = None,
     ) -> None:
         """`profile` runs stage by stage also where a frame could be one compiled call: each then has its own time.
 
-        With a `writer` the host looks at every frame before it begins the next.
+        `lazy` leaves the prompt to `prepare`, or to the first frame. With a `writer` the host looks at every frame
+        before it begins the next.
         """
         self._model, self._conventions, self._writer = model, conventions, writer
         self._whole_frames = model.run.compiled and not profile
@@ -98,13 +101,28 @@ class Pipeline:
         with self._stage("prompt") as done:
             duplex = start(model, prompt_ids, seed, conventions, history_frames)
             self._past = Conversation(encoder, model.rnnt.make_cache(), duplex, model.codec.make_cache())
+            self._prompt = hear_prompt(model, duplex, prompt_ids)
             done += arrays_of(self._past)
+        self.is_prepared = False
+        """Whether the system prompt is heard."""
+        if not lazy:
+            self.prepare()
+
+    def prepare(self, pieces: int | None = None) -> bool:
+        """Hear so many pieces more of the system prompt, or all that is left → whether it is heard now."""
+        if not self.is_prepared:
+            with self._stage("prompt") as done:
+                heard = sum(1 for _ in islice(self._prompt, pieces))
+                done += arrays_of(self._past)
+            self.is_prepared = pieces is None or heard < pieces
+        return self.is_prepared
 
     def advance(self, rows: NDArray[np.float32], *, last: bool = False, padding_frame: bool = False) -> Block:
         """Mel rows [T, features] → the frames that they complete.
 
         `last` ends the stream; a frame of padding, which the transcript does not hear, may follow.
         """
+        self.prepare()
         mel = mx.array(rows)[None]
         if self._whole_frames and not last and self._past.duplex.begun and len(rows) % self._factor == 0:
             return self._by_frames(mel)

@@ -62,6 +62,7 @@ class Session:
         profile: bool = False,
         limit_seconds: float | None = None,
         history_seconds: float = 600.0,
+        lazy: bool = False,
         frame_timing: bool = False,
         tools: Sequence[Mapping[str, Any]] | None = None,
         on_tool: OnTool | None = None,
@@ -75,6 +76,9 @@ class Session:
 
         `history_seconds` bounds what attention without a window of its own looks back on, besides the prompts at the
         beginning, so that an hour takes no more memory or time a frame than that.
+
+        `lazy` puts the system prompt off to the first samples, or to calls of `prepare`, between which others may have
+        their turn.
 
         `tools` are objects with name, description and parameters (a JSON schema). A `ToolCall` event tells of a call;
         its result is what `on_tool` returns, while the frame waits, or what `add_tool_result` is given later. Without
@@ -101,6 +105,7 @@ class Session:
             conventions,
             history_frames=_frame_count("history_seconds", history_seconds, frame),
             profile=profile,
+            lazy=lazy,
             writer=self._tools,
         )
         self._clock = self._pipeline.clock
@@ -153,6 +158,11 @@ class Session:
     def audio_codes(self) -> NDArray[np.int32]:
         """[frames, Q] codes so far, control codes replaced."""
         return self._log.codes
+
+    def prepare(self, pieces: int | None = None) -> bool:
+        """Of a `lazy` session: hear so many pieces (tokens, mostly) more of the prompt → whether all of it is heard."""
+        self._require_open()
+        return self._pipeline.prepare(pieces)
 
     def push(self, pcm: ArrayLike) -> list[Event]:
         """float32 samples [n] at 16 kHz, n ≥ 0 → what they brought about. Raises AudioError, SessionError.

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "rnnt_tokenizer/vocab.json", "README.md")
+NANO = ROOT / "fixtures" / "voicechat-nano"
 LARGEST_WHEEL = 28_000_000
 
 
@@ -52,9 +52,12 @@ def test_the_wheel_holds_the_bundled_model_and_no_other_checkpoint(wheel: Path) 
     with zipfile.ZipFile(wheel) as archive:
         bundled = {name for name in archive.namelist() if name.startswith("voicechat_mlx/bundled/")}
         weights = archive.read("voicechat_mlx/bundled/voicechat-nano/model.safetensors")
-    expected = {f"voicechat_mlx/bundled/voicechat-nano/{file}" for file in FILES}
-    assert bundled == expected | {"voicechat_mlx/bundled/question.wav"}
-    assert weights == (ROOT / "fixtures" / "voicechat-nano" / "model.safetensors").read_bytes()
+    files = {str(path.relative_to(NANO)) for path in NANO.rglob("*") if path.is_file()}
+    assert files >= {"config.json", "model.safetensors", "tokenizer.json", "rnnt_tokenizer/vocab.json", "README.md"}
+    assert bundled == {
+        f"voicechat_mlx/bundled/{file}" for file in ("question.wav", *(f"voicechat-nano/{f}" for f in files))
+    }
+    assert weights == (NANO / "model.safetensors").read_bytes()
     assert wheel.stat().st_size < LARGEST_WHEEL
 
 

@@ -73,6 +73,20 @@ def test_who_floods_gets_every_second_frame_and_no_more() -> None:
     assert clients.order[:last].count("flood") <= 21
 
 
+def test_a_long_prompt_is_heard_between_the_frames_of_others() -> None:
+    """Some 500 tokens, two a turn: meanwhile the other conversation has its turns."""
+    clients = Clients()
+    prompt = "What is the capital of France? " * 60
+    talker = clients.worker.open(Settings(instructions=prompt), clients.listener("long"))
+    calm = clients.worker.open(Settings(), clients.listener("calm"))
+    talker.append(silence(5))
+    calm.append(silence(100))
+    clients.worker.start()
+    clients.wait("calm", 100)
+    clients.worker.stop()
+    assert clients.order[:100] == ["calm"] * 100
+
+
 def test_who_stalls_costs_nothing() -> None:
     clients = Clients()
     stalled, paused, calm = (clients.worker.open(Settings(), clients.listener(name)) for name in ("s", "p", "calm"))

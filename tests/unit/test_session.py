@@ -288,3 +288,31 @@ def test_wrong_arguments_of_generate_are_input_errors(options: dict) -> None:
 def test_wrong_arguments_of_load_are_input_errors(source: object, dtype: object) -> None:
     with pytest.raises(vc.InputError):
         vc.load(source, dtype)
+
+
+def test_a_lazy_session_hears_its_prompt_bit_by_bit_or_with_the_first_samples() -> None:
+    """One call of the language model for all n ids, and n - 1 steps of the talker, from position 1 on: n pieces."""
+    model, pcm = shallow(), speech(0.5)
+    eager = Session(model, "Hi.")
+    count = eager.prompt_tokens
+    expected = outcome(eager, eager.push(pcm) + eager.finish())
+    bit_by_bit, all_at_once = Session(model, "Hi.", lazy=True), Session(model, "Hi.", lazy=True)
+    heard = [bit_by_bit.prepare(1) for _ in range(count + 1)]
+    assert heard == [False] * count + [True]
+    for session in (bit_by_bit, all_at_once):
+        assert_identical(outcome(session, session.push(pcm) + session.finish()), expected)
+    with pytest.raises(SessionError):
+        eager.prepare()
+
+
+def test_a_long_prompt_is_heard_in_calls_of_bounded_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the language model remembers does not depend on how its input is cut."""
+    model, prompt = shallow(), "What is the capital of France? " * 13
+    whole = Session(model, prompt)
+    monkeypatch.setattr("voicechat_mlx.duplex.PROMPT_AT_ONCE", 10_000)
+    once = Session(model, prompt)
+    assert whole.prompt_tokens > 128
+    for session in (whole, once):
+        session.push(speech(0.5))
+    np.testing.assert_array_equal(whole.text_tokens, once.text_tokens)
+    np.testing.assert_array_equal(whole.audio_codes, once.audio_codes)

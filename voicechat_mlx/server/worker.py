@@ -32,6 +32,8 @@ Work = Callable[[VoiceChat], None]
 logger = logging.getLogger(__name__)
 
 WARM_UP_FRAMES = 3
+PROMPT_PIECES = 2
+"""Of a system prompt in one turn: about as long as a frame."""
 STOP_SECONDS = 5.0
 """For the frame in progress, and no longer: a model that is being loaded cannot be interrupted."""
 
@@ -165,6 +167,8 @@ class _Conversation:
         self._watch: Watch | None = None
         self._heard = 0
         """Samples pushed."""
+        self._prepared = False
+        """Whether the session has heard its system prompt."""
         self.over = False
 
     def close(self, clear_cache: bool, _: VoiceChat) -> None:
@@ -192,10 +196,12 @@ class _Conversation:
             self.talk.listener(ToolTaken(request=control))
 
     def advance(self, model: VoiceChat) -> None:
-        """Open the session, or answer one frame. A fault ends this conversation and no other."""
+        """Open the session, hear a little of its prompt, or answer one frame. A fault ends this conversation alone."""
         try:
             if self._session is None:
                 self._open(model)
+            elif not self._prepared:
+                self._prepared = self._session.prepare(PROMPT_PIECES)
             else:
                 self._step(model, self._session)
         except Exception as error:
@@ -211,6 +217,7 @@ class _Conversation:
             settings.instructions,
             settings.seed,
             limit_seconds=limits.session_seconds,
+            lazy=True,
             tools=list(settings.tools) or None,
         )
         self._watch = Watch(
