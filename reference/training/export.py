@@ -98,7 +98,7 @@ def write(model: VoiceChat, arguments: argparse.Namespace, folder: Path) -> None
 def read_figures(arguments: argparse.Namespace) -> dict[str, Any]:
     """What `evaluate` found, where it is given; else what each part found while it was trained."""
     if arguments.figures is not None:
-        return {"held out": json.loads(arguments.figures.read_text())}
+        return {"measured": json.loads(arguments.figures.read_text())}
     paths = {part: arguments.work / part / "figures.json" for part in PARTS}
     return {part: json.loads(path.read_text()) for part, path in paths.items() if path.is_file()}
 

@@ -99,8 +99,8 @@ def _draw_wave(axes: Axes, title: str, wave: Wave) -> None:
 
 
 def _shown(text: str) -> str:
-    """A label's text; a dot stands for what has no shape, ␣ for a space."""
-    shown = "".join(letter if letter.isprintable() else "·" for letter in text).strip() or "␣"
+    """A label's text; a dot stands for what has no shape, spaces around it are left out."""
+    shown = "".join(letter if letter.isprintable() else "·" for letter in text).strip()
     return shown if len(shown) <= LONGEST_LABEL else shown[: LONGEST_LABEL - 1] + "…"
 
 
