@@ -102,8 +102,8 @@ def test_a_result_has_what_is_documented() -> None:
         (
             voicechat_mlx.Session,
             [
-                *("model", "system_prompt", "seed", "conventions", "profile", "limit_seconds", "frame_timing"),
-                *("tools", "on_tool", "tool_limits"),
+                *("model", "system_prompt", "seed", "conventions", "profile", "limit_seconds", "history_seconds"),
+                *("lazy", "frame_timing", "tools", "on_tool", "tool_limits"),
             ],
         ),
         (

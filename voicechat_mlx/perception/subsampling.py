@@ -119,7 +119,7 @@ class CausalDwStridingSubsampling(nn.Module):
 
     def _stage(self, index: int, x: mx.array, cache: SubsamplingCache, last: bool) -> mx.array:
         stage, conv = cache.stages[index // 2], self.conv[index]
-        if cuda.available() and x.shape[0] == 1 and x.shape[1] and x.shape[1] % 2 == 0 and not last:
+        if cuda.available() and x.shape[0] == 1 and x.shape[1] and stage.rows.shape[1] + x.shape[1] >= 3 and not last:
             y, stage.rows = cuda.subsample(stage.rows, x, conv.rows, conv.bias)
             return y
         rows = mx.concatenate([stage.rows, x], axis=1)

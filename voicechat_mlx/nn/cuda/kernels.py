@@ -154,16 +154,16 @@ def depthwise(
 
 
 def subsample(before: mx.array, x: mx.array, taps: mx.array, bias: mx.array) -> tuple[mx.array, mx.array]:
-    """Two earlier rows (1, 2, bins, C or 1), x (1, T, bins, …) with T even, taps (9, C), bias (C,), all float32.
+    """Earlier rows (1, E, bins, C or 1), x (1, T, bins, …) with E + T ≥ 3, taps (9, C), bias (C,), all float32.
 
-    → (1, T / 2, bins // 2 + 1, C), and the last two rows.
+    → (1, O, bins // 2 + 1, C) with O = (E + T - 3) // 2 + 1, and the rows from 2·O on, which the next output needs.
     """
-    rows, bins, width = x.shape[1:]
-    channels = taps.shape[1]
+    rows, bins, width = before.shape[1] + x.shape[1], *x.shape[2:]
+    outputs, channels = (rows - 3) // 2 + 1, taps.shape[1]
     template: Template = [("C", channels), ("SHARED", width == 1)]
-    shape = (1, rows // 2, bins // 2 + 1, channels)
-    blocks = -(-shape[1] * shape[2] * channels // THREADS)
-    shapes = [shape, (1, 2, bins, width)]
+    shape = (1, outputs, bins // 2 + 1, channels)
+    blocks = -(-outputs * shape[2] * channels // THREADS)
+    shapes = [shape, (1, rows - 2 * outputs, bins, width)]
     y, after = run("subsample", [before, x, taps, bias], template, blocks, shapes, [mx.float32] * 2)
     return y, after
 

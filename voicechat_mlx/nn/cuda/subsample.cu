@@ -1,8 +1,11 @@
-// One stage of the subsampling: a 3 × 3 convolution with stride 2 over rows (two earlier ones, then x) and bins, of one
-// channel (SHARED) or of each channel alone. Output (o, f) reads rows 2o … 2o + 2 and bins 2f - 2 … 2f; zero outside.
-const int rows = x_shape[1], bins = x_shape[2], bins_out = bins / 2 + 1, width = SHARED ? 1 : C;
-const int all = rows / 2 * bins_out * C, step = gridDim.x * blockDim.x;
-auto joined = [&](int row, int i) { return row < 2 ? before[row * bins * width + i] : x[(row - 2) * bins * width + i]; };
+// One stage of the subsampling: a 3 × 3 convolution with stride 2 over rows (earlier ones, then x) and bins, of one channel
+// (SHARED) or of each channel alone. Output (o, f) reads rows 2o … 2o + 2 and bins 2f - 2 … 2f; zero outside.
+const int earlier = before_shape[1], rows = earlier + x_shape[1], outputs = (rows - 3) / 2 + 1;
+const int bins = x_shape[2], bins_out = bins / 2 + 1, width = SHARED ? 1 : C;
+const int all = outputs * bins_out * C, step = gridDim.x * blockDim.x;
+auto joined = [&](int row, int i) {
+  return row < earlier ? before[row * bins * width + i] : x[(row - earlier) * bins * width + i];
+};
 for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
   const int c = i % C, f = i / C % bins_out, o = i / C / bins_out;
   float sum = bias[c];
@@ -16,6 +19,6 @@ for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
   }
   y[i] = sum;
 }
-for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < 2 * bins * width; i += step) {
-  after[i] = joined(rows + i / (bins * width), i % (bins * width));
+for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < (rows - 2 * outputs) * bins * width; i += step) {
+  after[i] = joined(2 * outputs + i / (bins * width), i % (bins * width));
 }
