@@ -7,7 +7,6 @@ Everything is mixed down by the mean and resampled along time only. Full scale i
 from __future__ import annotations
 
 import io
-import math
 import os
 import shlex
 import stat
@@ -88,7 +87,7 @@ def check_samples(array: npt.ArrayLike, name: str = "audio", *, allow_empty: boo
 def sample_count(seconds: float, sample_rate: int = INPUT_SAMPLE_RATE) -> int:
     """Seconds of silence to append → whole samples, rounded. Raises InputError unless 0 ≤ seconds ≤ an hour."""
     number = isinstance(seconds, int | float | np.integer | np.floating)
-    if not (number and math.isfinite(seconds) and 0 <= seconds <= LONGEST_SILENCE_SECONDS):
+    if not (number and 0 <= seconds <= LONGEST_SILENCE_SECONDS):  # NaN is neither
         raise InputError(
             f"{seconds!r} seconds of silence cannot be appended; give a number from 0 to {LONGEST_SILENCE_SECONDS:.0f}"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import queue
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -37,7 +38,7 @@ DELTAS = {
 @contextmanager
 def remote(url: str, *, token: str | None, prompt: str | None, seed: int) -> Iterator[Remote]:
     """Connected and set up. Raises InputError for a server that is not there or wants a token, VoiceChatError."""
-    address = url.rstrip("/").replace("http", "ws", 1) + "/v1/realtime"
+    address = re.sub("^http", "ws", url.rstrip("/")) + "/v1/realtime"
     headers = {"Authorization": f"Bearer {token}"} if token else None
     try:
         socket = connect(address, additional_headers=headers, max_size=None, compression=None)

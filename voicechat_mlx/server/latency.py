@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -44,7 +45,7 @@ class Latency:
 
 def measure(url: str, *, frames: int = 100, token: str | None = None, seed: int = 0) -> Latency:
     """A server's URL, as `voicechat serve` prints it → its latency. Raises InputError, VoiceChatError."""
-    address = url.rstrip("/").replace("http", "ws", 1) + "/v1/realtime"
+    address = re.sub("^http", "ws", url.rstrip("/")) + "/v1/realtime"
     headers = {"Authorization": f"Bearer {token}"} if token else None
     try:
         started = time.perf_counter()
