@@ -29,7 +29,7 @@ def written(*results: str) -> list[int]:
 def scripted(ids: Sequence[int], **extra: Any) -> VoiceChat:
     """A model for one session that emits these function ids on its first frames, then PAD. `extra` goes into config."""
     model = build(HASTY, extra=extra)
-    model.function_head = _Script(ids, model.config.text_config.vocab_size)
+    model.function_head = Script(ids, model.config.text_config.vocab_size)
     return model
 
 
@@ -43,7 +43,9 @@ def talkative() -> VoiceChat:
     return model
 
 
-class _Script(nn.Module):
+class Script(nn.Module):
+    """A head that says these ids, one a frame, then PAD."""
+
     def __init__(self, ids: Sequence[int], vocab_size: int) -> None:
         super().__init__()
         self._left, self._words = list(ids), mx.arange(vocab_size)

@@ -89,9 +89,10 @@ class VoiceChat(nn.Module):
             if module is not self and hasattr(module, "prepare"):
                 module.prepare()
         pack(self, except_for="mog_head.proj_mus")
-        self.talker.embed_subword.keep(self.config.pad_token_id)
         if cuda.available():
             self.talker.embed_subword.tabulate()
+        else:
+            self.talker.embed_subword.keep(self.config.pad_token_id)
         leaves = dict(tree_flatten(dict(self))).values()
         mx.eval([leaf for leaf in leaves if isinstance(leaf, mx.array)])
 

@@ -30,6 +30,14 @@ def add_model_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--debug", action="store_true", help="tell more, and show where an error happened")
 
 
+def add_loading_options(parser: argparse.ArgumentParser) -> None:
+    """How a model is loaded; `load_model` reads them."""
+    parser.add_argument(
+        "--dtype", choices=DTYPES, default="auto", help="precision of the arithmetic (default: auto, by machine)"
+    )
+    parser.add_argument("--force", action="store_true", help="go on although the model may not fit into memory")
+
+
 def add_question_options(parser: argparse.ArgumentParser) -> None:
     """Options of the commands that answer a recording."""
     parser.add_argument(
@@ -66,10 +74,7 @@ def add_session_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", type=_seed, default=0, metavar="N", help="same seed, same answer, to the byte (default: 0)"
     )
-    parser.add_argument(
-        "--dtype", choices=DTYPES, default="auto", help="precision of the arithmetic (default: auto, by machine)"
-    )
-    parser.add_argument("--force", action="store_true", help="go on although the model may not fit into memory")
+    add_loading_options(parser)
 
 
 def load_question(arguments: argparse.Namespace) -> Samples:

@@ -10,15 +10,13 @@ import importlib.util
 import math
 import os
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from voicechat_mlx.cli import options
 from voicechat_mlx.cli.streams import flush, say
 from voicechat_mlx.errors import InputError
-
-if TYPE_CHECKING:
-    from voicechat_mlx.server.limits import Limits
+from voicechat_mlx.server.limits import Limits
 
 NEEDED = ("starlette", "uvicorn", "websockets")
 TOKEN_VARIABLE = "VOICECHAT_TOKEN"
@@ -37,7 +35,10 @@ def add_command(commands: Any) -> None:
     )
     parser.add_argument("--port", type=_port, default=8765, metavar="N", help="0 takes a free one (default: 8765)")
     parser.add_argument(
-        "--max-sessions", type=_sessions, metavar="N", help="conversations at the same time (default: 4)"
+        "--max-sessions",
+        type=_sessions,
+        metavar="N",
+        help=f"conversations at the same time (default: {Limits.max_sessions})",
     )
     parser.add_argument(
         "--token",
@@ -52,22 +53,17 @@ def add_command(commands: Any) -> None:
         metavar="ORIGIN",
         help="also let pages from there connect, for instance https://example.org; may be given several times",
     )
-    for name, default, about in (
-        ("session", 3600, "a conversation may last"),
-        ("idle", 120, "without audio before the server hangs up"),
-        ("backlog", 60, "of audio that may wait to be heard"),
-        ("startup", 300, "that a client waits for the model"),
+    for name, about in (
+        ("session", "a conversation may last"),
+        ("idle", "without audio before the server hangs up"),
+        ("backlog", "of audio that may wait to be heard"),
+        ("startup", "that a client waits for the model"),
     ):
+        default = getattr(Limits, f"{name}_seconds")
         parser.add_argument(
-            f"--{name}-seconds", type=_seconds, metavar="S", help=f"seconds {about} (default: {default})"
+            f"--{name}-seconds", type=_seconds, metavar="S", help=f"seconds {about} (default: {default:g})"
         )
-    parser.add_argument(
-        "--dtype",
-        choices=options.DTYPES,
-        default="auto",
-        help="precision of the arithmetic (default: auto, by machine)",
-    )
-    parser.add_argument("--force", action="store_true", help="go on although the model may not fit into memory")
+    options.add_loading_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -100,8 +96,6 @@ def require_packages() -> None:
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:
-    from voicechat_mlx.server.limits import Limits
-
     names = ("max_sessions", "session_seconds", "idle_seconds", "backlog_seconds", "startup_seconds")
     given = {name: getattr(arguments, name) for name in names}
     return Limits(**{name: value for name, value in given.items() if value is not None})

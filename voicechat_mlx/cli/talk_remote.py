@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import queue
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -20,6 +19,7 @@ from voicechat_mlx.audio.wav import pcm16
 from voicechat_mlx.cli.streams import complain
 from voicechat_mlx.errors import InputError, VoiceChatError
 from voicechat_mlx.events import Audio, Done, Event, FrameTiming, FunctionDelta, TextDelta, TranscriptDelta
+from voicechat_mlx.server.protocol import address_of
 
 INPUT_RATE, OUTPUT_RATE = 16000, 22050
 FRAME = 1280
@@ -38,7 +38,7 @@ DELTAS = {
 @contextmanager
 def remote(url: str, *, token: str | None, prompt: str | None, seed: int) -> Iterator[Remote]:
     """Connected and set up. Raises InputError for a server that is not there or wants a token, VoiceChatError."""
-    address = re.sub("^http", "ws", url.rstrip("/")) + "/v1/realtime"
+    address = address_of(url)
     headers = {"Authorization": f"Bearer {token}"} if token else None
     try:
         socket = connect(address, additional_headers=headers, max_size=None, compression=None)

@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from voicechat_mlx.server.connection import Connection
 from voicechat_mlx.server.metrics import CONTENT_TYPE
+from voicechat_mlx.server.protocol import PATH
 from voicechat_mlx.server.service import Service, in_loop
 
 WEB = Path(__file__).parent / "web"
@@ -65,7 +66,7 @@ def make_app(service: Service) -> Starlette:
 
     return Starlette(
         routes=[
-            WebSocketRoute("/v1/realtime", realtime),
+            WebSocketRoute(PATH, realtime),
             Route("/v1/models", models),
             Route("/health", health),
             Route("/metrics", metrics),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from websockets.exceptions import WebSocketException
 from websockets.sync.client import ClientConnection, connect
 
 from voicechat_mlx.errors import InputError, VoiceChatError
+from voicechat_mlx.server.protocol import address_of
 
 RATE = 16000
 FRAME_SAMPLES = 1280
@@ -45,7 +45,7 @@ class Latency:
 
 def measure(url: str, *, frames: int = 100, token: str | None = None, seed: int = 0) -> Latency:
     """A server's URL, as `voicechat serve` prints it → its latency. Raises InputError, VoiceChatError."""
-    address = re.sub("^http", "ws", url.rstrip("/")) + "/v1/realtime"
+    address = address_of(url)
     headers = {"Authorization": f"Bearer {token}"} if token else None
     try:
         started = time.perf_counter()

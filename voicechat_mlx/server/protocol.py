@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -18,6 +19,7 @@ LONGEST_TAIL_SECONDS = 60.0
 """Of silence that `voicechat.finish` may ask for."""
 LONGEST_SHOWN = 80
 """Characters of a client's own words that an error repeats."""
+PATH = "/v1/realtime"
 NO_MEANING_HERE = (
     "conversation.item.retrieve",
     "conversation.item.delete",
@@ -249,3 +251,8 @@ _READERS: dict[str, Callable[[Mapping[str, Any], str | None], Request]] = {
     "conversation.item.create": _create_item,
     "voicechat.finish": _finish,
 }
+
+
+def address_of(url: str) -> str:
+    """A server's URL, as `voicechat serve` prints it → where its conversations are."""
+    return re.sub("^http", "ws", url.rstrip("/")) + PATH

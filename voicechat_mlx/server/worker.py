@@ -167,8 +167,6 @@ class _Conversation:
         self._watch: Watch | None = None
         self._heard = 0
         """Samples pushed."""
-        self._prepared = False
-        """Whether the session has heard its system prompt."""
         self.over = False
 
     def close(self, clear_cache: bool, _: VoiceChat) -> None:
@@ -200,9 +198,7 @@ class _Conversation:
         try:
             if self._session is None:
                 self._open(model)
-            elif not self._prepared:
-                self._prepared = self._session.prepare(PROMPT_PIECES)
-            else:
+            elif self._session.prepare(PROMPT_PIECES):
                 self._step(model, self._session)
         except Exception as error:
             self.over = True

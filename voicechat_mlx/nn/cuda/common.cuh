@@ -29,6 +29,27 @@ __device__ inline float block_sum(float x) {
   return total;
 }
 
+// The highest of the warps' scores and its index, known to every thread; equal scores go to the lower index. All lanes
+// of a warp hold the same.
+template <int WARPS>
+__device__ void block_best(float& score, int& index) {
+  __shared__ float scores[WARPS];
+  __shared__ int indices[WARPS];
+  if (threadIdx.x % 32 == 0) {
+    scores[threadIdx.x / 32] = score;
+    indices[threadIdx.x / 32] = index;
+  }
+  __syncthreads();
+  score = scores[0];
+  index = indices[0];
+  for (int warp = 1; warp < WARPS; warp++) {
+    if (scores[warp] > score || (scores[warp] == score && indices[warp] < index)) {
+      score = scores[warp];
+      index = indices[warp];
+    }
+  }
+}
+
 // Every warp holds a softmax mean over its own keys: their joint mean, written by the whole block.
 template <int WARPS, int D, typename T>
 __device__ void join_means(

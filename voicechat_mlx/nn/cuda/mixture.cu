@@ -2,8 +2,7 @@
 // and not, hold the components' logits, LATENT numbers of `proj_else` and the log scale; guidance joins them.
 // A component is in the nucleus while the mass above it is below `options[0]`; the Gumbel-largest of those is drawn.
 constexpr int WARPS = 16, WIDTH = COMPONENTS + LATENT + 1;
-__shared__ float logits[COMPONENTS], masses[COMPONENTS], hidden[HIDDEN], low[RANK], best_score[WARPS];
-__shared__ int best_component[WARPS];
+__shared__ float logits[COMPONENTS], masses[COMPONENTS], hidden[HIDDEN], low[RANK];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 const float top_p = options[0], guidance = options[1], least = options[2];
 auto joined = [&](const T* rows, int width, int i) { return up(rows[i]) + guidance * (up(rows[i]) - up(rows[width + i])); };
@@ -45,19 +44,7 @@ for (int step = 16; step > 0; step /= 2) {
     component = other_component;
   }
 }
-if (lane == 0) {
-  best_score[warp] = score;
-  best_component[warp] = component;
-}
-__syncthreads();
-score = best_score[0];
-component = best_component[0];
-for (int i = 1; i < WARPS; i++) {
-  if (best_score[i] > score || (best_score[i] == score && best_component[i] < component)) {
-    score = best_score[i];
-    component = best_component[i];
-  }
-}
+block_best<WARPS>(score, component);
 for (int r = warp; r < RANK; r += WARPS) {
   const W* row = mus + (static_cast<size_t>(component) * RANK + r) * HIDDEN;
   float sum = 0.0f;

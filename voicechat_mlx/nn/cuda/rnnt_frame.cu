@@ -2,8 +2,6 @@
 // Each round: the joint network's best piece; unless it is blank, the LSTM takes it and its projection is renewed.
 constexpr int WARPS = 32, GATES = 4 * P;
 __shared__ float hidden[LAYERS][P], cell[LAYERS][P], encoded[J], predicted[J], joined[J], inputs[2 * P], gates[GATES];
-__shared__ float best_score[WARPS];
-__shared__ int best_piece[WARPS];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 auto dot = [&](const float* row, const float* vector, int length) {
   float sum = 0.0f;
@@ -37,19 +35,7 @@ for (; found < MOST; found++) {
       piece = n;
     }
   }
-  if (lane == 0) {
-    best_score[warp] = score;
-    best_piece[warp] = piece;
-  }
-  __syncthreads();
-  score = best_score[0];
-  piece = best_piece[0];
-  for (int i = 1; i < WARPS; i++) {
-    if (best_score[i] > score || (best_score[i] == score && best_piece[i] < piece)) {
-      score = best_score[i];
-      piece = best_piece[i];
-    }
-  }
+  block_best<WARPS>(score, piece);
   if (piece == PIECES) {
     break;
   }
