@@ -1,7 +1,8 @@
 """That the bundled model keeps up with the speaker, and that a seed fixes every byte.
 
-Each time is the best of a few, on the wall or of the processor, whichever is less: what else the machine does must
-not decide.
+The limits are those of the two cores that the model card names. Elsewhere they are stretched by what a yardstick (small
+products and functions, like a frame's) takes there, now: neither a slow machine nor a busy one must decide. Each time
+is the best of a few, on the wall or of the processor, whichever is less.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 
 import voicechat_mlx as vc
@@ -24,16 +26,37 @@ LARGEST_FILE = 26_000_000
 LONGEST_LOAD = 2.0
 MOST = 0.8
 """Seconds of work to a second of sound."""
+YARDSTICK_SECONDS = 0.18
+"""On those two cores."""
+ATTEMPTS = 5
 
 
-def best(work: Callable[[], object], times: int = 2) -> float:
+def timed(work: Callable[[], object]) -> float:
     """Seconds."""
+    wall, processor = time.perf_counter(), time.process_time()
+    work()
+    return min(time.perf_counter() - wall, time.process_time() - processor)
+
+
+def yardstick() -> None:
+    """2000 times eight products of one row with 192 × 192 weights, each through a function."""
+    weights = [mx.full((192, 192), 1 / 192) for _ in range(8)]
+    x = mx.ones((1, 192))
+    for _ in range(2000):
+        for weight in weights:
+            x = mx.tanh(x @ weight)
+        mx.eval(x)
+
+
+def assert_within(seconds: float, work: Callable[[], object]) -> None:
+    """That one attempt of a few does it, by the yardstick before and behind it."""
     found = []
-    for _ in range(times):
-        wall, processor = time.perf_counter(), time.process_time()
-        work()
-        found += [time.perf_counter() - wall, time.process_time() - processor]
-    return min(found)
+    for _ in range(ATTEMPTS):
+        before, taken, behind = timed(yardstick), timed(work), timed(yardstick)
+        found.append(taken / max(1.0, min(before, behind) / YARDSTICK_SECONDS))
+        if found[-1] <= seconds:
+            return
+    raise AssertionError(f"{min(found):.2f} s at best, more than {seconds:.2f}")
 
 
 def test_the_weights_are_small_enough_to_be_installed_along() -> None:
@@ -42,12 +65,12 @@ def test_the_weights_are_small_enough_to_be_installed_along() -> None:
 
 def test_loading_takes_less_than_two_seconds() -> None:
     vc.load()  # brings the libraries and the files into memory
-    assert best(vc.load) < LONGEST_LOAD
+    assert_within(LONGEST_LOAD, vc.load)
 
 
 def test_answering_a_recording_is_faster_than_real_time(model: vc.VoiceChat) -> None:
     seconds = vc.generate(model, BUNDLED_QUESTION).frames * 0.08
-    assert best(lambda: vc.generate(model, BUNDLED_QUESTION)) / seconds <= MOST
+    assert_within(MOST * seconds, lambda: vc.generate(model, BUNDLED_QUESTION))
 
 
 def test_a_live_talk_is_faster_than_real_time_and_says_the_same(model: vc.VoiceChat) -> None:
@@ -61,7 +84,7 @@ def test_a_live_talk_is_faster_than_real_time_and_says_the_same(model: vc.VoiceC
         events += session.finish()
         said.append("".join(event.text for event in events if isinstance(event, vc.TextDelta)))
 
-    assert best(talk) / (len(samples) / 16000) <= MOST
+    assert_within(MOST * len(samples) / 16000, talk)
     assert set(said) == {"The capital of France is Paris."}
 
 

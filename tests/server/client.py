@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,12 @@ class Client:
 
     def append(self, pcm: bytes) -> None:
         self.send("input_audio_buffer.append", audio=base64.b64encode(pcm).decode())
+
+    def flood(self, times: int, type: str, **fields: Any) -> None:
+        """Send one thing many times, or until the server has hung up."""
+        with suppress(ConnectionClosed):  # what came before the close can still be received
+            for _ in range(times):
+                self.send(type, **fields)
 
     def receive(self) -> Event:
         event: Event = json.loads(self.socket.recv(timeout=WAIT_SECONDS))

@@ -122,8 +122,7 @@ def test_who_floods_and_leaves_while_the_model_is_loaded_frees_the_place() -> No
     with loading(outgoing_bytes=10_000) as (made, url, _):
         with client(url, session=None) as found:
             found.until("voicechat.loading")
-            for _ in range(200):
-                found.send("tea.make")
+            found.flood(200, "tea.make")
             assert found.error()["code"] == "server_busy"
             assert found.close_code() == (1013, "server_busy")
         wait_until(lambda: made.places.taken == 0)

@@ -112,16 +112,20 @@ def test_a_talk_ten_times_as_long_as_its_history_keeps_memory_and_time_flat(exac
     """Every kind of layer, 3 000 frames, a history of 300: less than a byte a frame, and no slower at the end."""
     session = Session(build(HASTY), "Be brief.", history_seconds=300 * 0.08)
 
-    def cost(frames: int) -> float:
-        begin = time.process_time()
-        listen(session, frames)
-        return time.process_time() - begin
+    def cost() -> float:
+        """Of 50 frames, the best of five times."""
+        times = []
+        for _ in range(5):
+            begin = time.process_time()
+            listen(session, 50)
+            times.append(time.process_time() - begin)
+        return min(times)
 
     listen(session, 400)
     early = listen(session, 50)
-    begin = cost(250)
+    begin = cost()
     listen(session, 2000, at_once=10)
-    end = cost(250)
+    end = cost()
     assert listen(session, 50) - early < 2600
     assert session.frames == 3000
     assert end < 1.4 * begin
