@@ -1,5 +1,7 @@
 // Enough of CUDA for the kernels of voicechat_mlx/nn/cuda to run on a CPU: a block's threads are fibers that take turns,
-// and give way only where they must wait for each other, at barriers and shuffles. Blocks run one after another.
+// and give way only where they must wait for each other, at barriers and shuffles. Blocks run one after another or, where
+// they meet (TOGETHER), each in a thread of the machine.
+#include <sched.h>
 #include <setjmp.h>
 #include <ucontext.h>
 
@@ -7,15 +9,29 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 using std::max;
 using std::min;
 
+#define SHOWN __attribute__((visibility("default")))
+#ifdef __clang__
+#define OPAQUE __attribute__((noinline, optnone))
+#else
+#define OPAQUE __attribute__((noipa))
+#endif
 #define __device__
-#define __shared__ static
+#ifdef TOGETHER
+#define LOCAL static thread_local
+#else
+#define LOCAL static
+#endif
+#define __shared__ LOCAL
 #define __restrict__
 #define __launch_bounds__(...)
+#define RELAX() sched_yield()
+#define __nv_bfloat16 bfloat16
 
 struct uint3 {
   unsigned x, y, z;
@@ -26,7 +42,7 @@ struct alignas(4) uint4 {
 struct alignas(4) float4 {
   float x, y, z, w;
 };
-static uint3 threadIdx, blockIdx, blockDim, gridDim;
+LOCAL uint3 threadIdx, blockIdx, blockDim, gridDim;
 
 struct bfloat16 {
   uint16_t bits;
@@ -68,6 +84,16 @@ template <typename T>
 T __ldcs(const T* place) {
   return *place;
 }
+template <typename T>
+T __ldcg(const T* place) {
+  return *place;
+}
+inline void __threadfence() {
+  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+}
+inline unsigned atomicAdd(unsigned* place, unsigned value) {
+  return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);
+}
 
 // A fiber begins in a context of its own; from then on the two sides jump, which needs no system call.
 struct Fiber {
@@ -76,13 +102,15 @@ struct Fiber {
   std::vector<char> stack;
   bool begun, done, waiting;
 };
-static std::vector<Fiber> fibers;
-static jmp_buf scheduler;
-static unsigned current;
-static bool lanes_meet;  // what the current fiber waits for: its warp, or its block
-static unsigned exchanged[1024];
+LOCAL std::vector<Fiber> fibers;
+LOCAL jmp_buf scheduler;
+LOCAL unsigned current;
+LOCAL bool lanes_meet;  // what the current fiber waits for: its warp, or its block
+LOCAL unsigned exchanged[2][1024];
+LOCAL unsigned char turns[1024];
 
-static void wait_for(bool warp_only) {
+// The others change everything meanwhile: the compiler must not know better.
+OPAQUE void wait_for(bool warp_only) {
   fibers[current].waiting = true;
   lanes_meet = warp_only;
   if (!_setjmp(fibers[current].place)) {
@@ -95,14 +123,15 @@ inline void __syncthreads() {
 inline void __syncwarp(unsigned = 0xffffffffu) {
   wait_for(true);
 }
+// Lanes take two places in turn: none can be ahead by more than one exchange.
 template <typename T>
 T __shfl_xor_sync(unsigned, T value, int lanes) {
   static_assert(sizeof(T) == 4);
-  std::memcpy(&exchanged[threadIdx.x], &value, 4);
+  unsigned(*const places)[1024] = exchanged + (turns[threadIdx.x] ^= 1);
+  std::memcpy(&(*places)[threadIdx.x], &value, 4);
   wait_for(true);
   T other;
-  std::memcpy(&other, &exchanged[threadIdx.x ^ lanes], 4);
-  wait_for(true);
+  std::memcpy(&other, &(*places)[threadIdx.x ^ lanes], 4);
   return other;
 }
 
@@ -120,54 +149,77 @@ __attribute__((noinline)) static void resume(unsigned index) {
   setcontext(&fibers[index].context);
 }
 
-// Runs `body` as `threads` fibers for each of `blocks` blocks.
+// Runs `body` as `threads` fibers for one block.
 template <typename Body>
-void launch(unsigned blocks, unsigned threads, Body body) {
-  static Body* running;
+void run_block(unsigned block, unsigned blocks, unsigned threads, Body body) {
+  LOCAL Body* running;
   running = &body;
-  fibers.resize(threads);
   blockDim = {threads, 1, 1};
   gridDim = {blocks, 1, 1};
+  blockIdx = {block, 0, 0};
   std::vector<char> meets(threads);
-  for (unsigned block = 0; block < blocks; block++) {
-    blockIdx = {block, 0, 0};
-    for (unsigned i = 0; i < threads; i++) {
-      Fiber& fiber = fibers[i];
-      fiber.stack.resize(1 << 16);
-      fiber.begun = fiber.done = fiber.waiting = false;
-      getcontext(&fiber.context);
-      fiber.context.uc_stack.ss_sp = fiber.stack.data();
-      fiber.context.uc_stack.ss_size = fiber.stack.size();
-      fiber.context.uc_link = nullptr;
-      makecontext(&fiber.context, reinterpret_cast<void (*)()>(+[] {
+  const size_t known = fibers.size();
+  fibers.resize(max<size_t>(known, threads));
+  for (size_t i = known; i < threads; i++) {  // each runs the body again whenever it is resumed after its end
+    Fiber& fiber = fibers[i];
+    fiber.stack.resize(1 << 16);
+    fiber.begun = false;
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack.data();
+    fiber.context.uc_stack.ss_size = fiber.stack.size();
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, reinterpret_cast<void (*)()>(+[] {
+      for (;;) {
         (*running)();
         fibers[current].done = true;
-        _longjmp(scheduler, 1);
-      }), 0);
+        if (!_setjmp(fibers[current].place)) {
+          _longjmp(scheduler, 1);
+        }
+      }
+    }), 0);
+  }
+  for (unsigned i = 0; i < threads; i++) {
+    fibers[i].done = fibers[i].waiting = false;
+  }
+  for (bool alive = true; alive;) {
+    alive = false;
+    for (unsigned i = 0; i < threads; i++) {
+      if (!fibers[i].done && !fibers[i].waiting) {
+        resume(i);
+        meets[i] = lanes_meet;
+      }
+      alive = alive || !fibers[i].done;
     }
-    for (bool alive = true; alive;) {
-      alive = false;
-      for (unsigned i = 0; i < threads; i++) {
-        if (!fibers[i].done && !fibers[i].waiting) {
-          resume(i);
-          meets[i] = lanes_meet;
-        }
-        alive = alive || !fibers[i].done;
+    bool whole_block = true;
+    for (unsigned i = 0; i < threads; i++) {
+      whole_block = whole_block && (fibers[i].done || !meets[i]);
+    }
+    for (unsigned first = 0; first < threads; first += 32) {
+      const unsigned end = min(first + 32, threads);
+      bool whole_warp = true;
+      for (unsigned i = first; i < end; i++) {
+        whole_warp = whole_warp && (fibers[i].done || meets[i]);
       }
-      bool whole_block = true;
-      for (unsigned i = 0; i < threads; i++) {
-        whole_block = whole_block && (fibers[i].done || !meets[i]);
-      }
-      for (unsigned first = 0; first < threads; first += 32) {
-        const unsigned end = min(first + 32, threads);
-        bool whole_warp = true;
-        for (unsigned i = first; i < end; i++) {
-          whole_warp = whole_warp && (fibers[i].done || meets[i]);
-        }
-        for (unsigned i = first; i < end; i++) {
-          fibers[i].waiting = fibers[i].waiting && !whole_warp && !whole_block;
-        }
+      for (unsigned i = first; i < end; i++) {
+        fibers[i].waiting = fibers[i].waiting && !whole_warp && !whole_block;
       }
     }
   }
+}
+
+template <typename Body>
+void launch(unsigned blocks, unsigned threads, Body body) {
+#ifdef TOGETHER
+  std::vector<std::thread> together;
+  for (unsigned block = 0; block < blocks; block++) {
+    together.emplace_back([=] { run_block(block, blocks, threads, body); });
+  }
+  for (std::thread& each : together) {
+    each.join();
+  }
+#else
+  for (unsigned block = 0; block < blocks; block++) {
+    run_block(block, blocks, threads, body);
+  }
+#endif
 }

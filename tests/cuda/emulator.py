@@ -21,6 +21,8 @@ from voicechat_mlx.nn.cuda import launch
 
 HEADER = Path(__file__).with_name("emulator.hpp")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
+OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden")
+"""Hidden, since libraries would share what has the same name in them."""
 C_TYPES = {
     mx.float32: "float",
     mx.bfloat16: "bfloat16",
@@ -32,8 +34,9 @@ C_TYPES = {
 Template = list[tuple[str, bool | int | mx.Dtype]]
 
 
-def emulated(name: str, absent: tuple[str, ...] = ()) -> Any:
-    """A stand-in for `launch.kernel` with the same call."""
+def emulated(name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str = "") -> Any:
+    """A stand-in for `launch.build` with the same call."""
+    parts = name, tuple(inputs), tuple(outputs), source, launch.text("common.cuh") + header
 
     def call(
         *,
@@ -44,7 +47,7 @@ def emulated(name: str, absent: tuple[str, ...] = ()) -> Any:
         output_shapes: Sequence[tuple[int, ...]],
         output_dtypes: Sequence[mx.Dtype],
     ) -> list[mx.array]:
-        library = _library(name, absent, [x.dtype for x in inputs], template, output_dtypes)
+        library = _library(parts, [x.dtype for x in inputs], template, output_dtypes)
         sources = [_to_numpy(x) for x in inputs]
         targets = [_filled(shape, dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
         shapes = [np.array(x.shape or (1,), np.int32) for x in inputs]
@@ -75,29 +78,32 @@ def _filled(shape: tuple[int, ...], dtype: mx.Dtype) -> np.ndarray[Any, Any]:
 
 
 def _library(
-    name: str, absent: tuple[str, ...], dtypes: Sequence[mx.Dtype], template: Template, outputs: Sequence[mx.Dtype]
+    parts: tuple[str, tuple[str, ...], tuple[str, ...], str, str],
+    dtypes: Sequence[mx.Dtype],
+    template: Template,
+    output_dtypes: Sequence[mx.Dtype],
 ) -> ctypes.CDLL:
-    input_names, output_names = ([each for each in names if each not in absent] for names in launch.SIGNATURES[name])
-    parameters, body = [], []
+    name, inputs, outputs, body, header = parts
+    parameters, constants = [], []
     for key, value in template:
         if isinstance(value, mx.Dtype):
-            body.append(f"using {key} = {C_TYPES[value]};")
+            constants.append(f"using {key} = {C_TYPES[value]};")
         else:
-            body.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {key} = {int(value)};")
-    body += [f"T* const {each} = nullptr;" for each in absent]
-    for key, dtype in zip(input_names, dtypes, strict=True):
+            constants.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {key} = {int(value)};")
+    for key, dtype in zip(inputs, dtypes, strict=True):
         parameters.append(f"const {C_TYPES[dtype]}* {key}")
-    for key, dtype in zip(output_names, outputs, strict=True):
+    for key, dtype in zip(outputs, output_dtypes, strict=True):
         parameters.append(f"{C_TYPES[dtype]}* {key}")
-    parameters += [f"const int* {key}_shape" for key in input_names]
+    parameters += [f"const int* {key}_shape" for key in inputs]
     source = "\n".join(
         [
+            "#define TOGETHER" if "barrier" in inputs else "",
             HEADER.read_text(encoding="utf-8"),
-            launch.header(),
-            f'extern "C" void run(unsigned blocks, unsigned threads, {", ".join(parameters)}) {{',
-            *body,
+            header,
+            f'extern "C" SHOWN void run(unsigned blocks, unsigned threads, {", ".join(parameters)}) {{',
+            *constants,
             "launch(blocks, threads, [=] {",
-            launch.source(name),
+            body,
             "});}",
         ]
     )
@@ -107,7 +113,7 @@ def _library(
     if not target.exists():
         text = target.with_suffix(".cpp")
         text.write_text(source, encoding="utf-8")
-        command = [str(COMPILER), "-std=c++17", "-O1", "-w", "-shared", "-fPIC", str(text), "-o", f"{target}.new"]
+        command = [str(COMPILER), *OPTIONS, str(text), "-o", f"{target}.new"]
         subprocess.run(command, check=True, capture_output=True, text=True)
         Path(f"{target}.new").replace(target)
     return ctypes.CDLL(str(target))

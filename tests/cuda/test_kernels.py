@@ -31,8 +31,8 @@ from voicechat_mlx.nn import cuda, packed
 from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
 from voicechat_mlx.nn.cache import Timeline, arrays_of, begin_step, end_step, limit_history
 from voicechat_mlx.nn.conv import DepthwiseConv1d
-from voicechat_mlx.nn.cuda import launch
-from voicechat_mlx.nn.fused import fused, fused_after
+from voicechat_mlx.nn.cuda import chain, kernels, launch
+from voicechat_mlx.nn.fused import fused, fused_after, fused_within
 from voicechat_mlx.nn.norms import GroupedRMSNorm, OffsetRMSNorm, add_norm
 from voicechat_mlx.perception.rel_attention import RelPosMultiHeadAttention
 from voicechat_mlx.perception.rnnt import GreedyRnnt, JointNetwork, RnntDecoder
@@ -76,11 +76,28 @@ TTS = TtsConfig(
 )
 
 
+def use_kernels(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
+    for module in (cuda, chain):
+        monkeypatch.setattr(module, "available", lambda: yes)
+
+
+@pytest.fixture(params=["", "1"], ids=["launches", "chains"])
+def chained(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether products are joined into one launch, where they follow each other."""
+    monkeypatch.setenv(chain.SWITCH, request.param)
+    return bool(request.param)
+
+
 @pytest.fixture(autouse=True)
 def _gpu_or_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     if not REAL:
-        monkeypatch.setattr(cuda, "available", lambda: True)
-        monkeypatch.setattr(launch, "kernel", emulated)
+        use_kernels(monkeypatch, True)
+        for module in (launch, chain):
+            monkeypatch.setattr(module, "build", emulated)
+        monkeypatch.setattr(kernels, "multiprocessors", lambda: 2)
+        launch.kernel.cache_clear()
+        chain._kernel.cache_clear()
+        monkeypatch.setattr(chain, "multiprocessors", lambda: 2)
         monkeypatch.setattr(packed, "computes_here", lambda weight: False)
 
 
@@ -93,7 +110,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, run: Callable[[], list[mx.array]]
     """`run` with the kernels and without."""
     fast = run()
     mx.eval(fast)
-    monkeypatch.setattr(cuda, "available", lambda: False)
+    use_kernels(monkeypatch, False)
     plain = run()
     for found, expected in zip(fast, plain, strict=True):
         close(found, expected, tolerance)
@@ -207,6 +224,49 @@ def test_a_product_that_the_kernel_cannot_take_is_made_as_written(monkeypatch: p
     both_ways(monkeypatch, lambda: [fused(*pair) for pair in zip((x, odd, long), layers, strict=True)])
 
 
+@pytest.mark.parametrize("bits", [0, 4])
+def test_a_chain_of_products_gives_what_they_give_one_by_one(monkeypatch: pytest.MonkeyPatch, bits: int) -> None:
+    """More than fit into one launch; sums and norms between them; one result is asked for on the way."""
+    monkeypatch.setenv(chain.SWITCH, "1")
+    up, down, joined = nn.Linear(192, 1000, bias=False), nn.Linear(500, 192), nn.Linear(192, 640, bias=False)
+    offset, layer_norm, other = OffsetRMSNorm(192, 1e-5), nn.LayerNorm(192, eps=1e-5), nn.LayerNorm(192, eps=1e-5)
+    parts = up, down, joined, offset, layer_norm, other
+    for part in parts:
+        randomise(part)
+    if bits:
+        joined = nn.QuantizedLinear.from_linear(joined, 64, bits)
+    x, y = mx.random.normal((2, 1, 192)), mx.random.normal((1, 1, 192))
+    launches = []
+    run = chain.launch
+
+    def counted(steps: list[object], *rest: object) -> object:
+        launches.append(len(steps))
+        return run(steps, *rest)
+
+    monkeypatch.setattr(chain, "launch", counted)
+
+    def talk() -> list[mx.array]:
+        found = []
+        with cuda.chaining("test"):
+            now = x
+            for _ in range(3):
+                now, inner = fused_after(now, y, None, up, norm=offset, activation=glu)
+                now = fused(inner, down, residual=now)
+                now, wide = fused_within(now, layer_norm, joined, norm=other, activation=silu)
+                found += [now, wide]
+            found.append(cuda.settled(fused(now, up, norm=layer_norm)) + 1)
+            found.append(fused(now, joined, residual=wide))
+        return [cuda.settled(each) for each in found]
+
+    both_ways(monkeypatch, talk)
+    assert launches == [chain.LONGEST, 2, 1]
+
+
+def test_a_chain_leaves_its_barrier_as_it_was() -> None:
+    words = chain._words("test")
+    assert words.tolist()[0] == 0
+
+
 def test_add_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     post, pre = OffsetRMSNorm(1152, 1e-6), OffsetRMSNorm(1152, 1e-6)
     randomise(post), randomise(pre)
@@ -214,7 +274,7 @@ def test_add_norm(monkeypatch: pytest.MonkeyPatch) -> None:
     both_ways(monkeypatch, lambda: [add_norm(x, y, post, pre)])
 
 
-def test_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mixture(monkeypatch: pytest.MonkeyPatch, chained: bool) -> None:
     """The nucleus adds masses in another order, which matters only to a component at its very edge."""
     head = MogHead(TTS)
     randomise(head)
@@ -299,7 +359,7 @@ def test_a_frame_put_in_place_is_not_seen_by_a_clone(monkeypatch: pytest.MonkeyP
     assert mx.abs(twin.keys).sum() == 0
 
 
-def test_nearest_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_codes(monkeypatch: pytest.MonkeyPatch, chained: bool) -> None:
     talker = EarTts(TTS)
     randomise(talker, 0.5)
     point = mx.random.normal((64,))
@@ -380,7 +440,7 @@ def test_mamba_step(monkeypatch: pytest.MonkeyPatch) -> None:
     both_ways(monkeypatch, run)
 
 
-def test_a_whole_talk_gives_the_same_ids_and_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_whole_talk_gives_the_same_ids_and_codes(monkeypatch: pytest.MonkeyPatch, chained: bool) -> None:
     """With kernels and without; on a GPU also compiled and as written. In float32 all are equal to the last id."""
     audio = AudioConfig(
         encoder=EncoderConfig(n_layers=3, d_model=64, subsampling_conv_channels=16, n_heads=2),
@@ -391,7 +451,7 @@ def test_a_whole_talk_gives_the_same_ids_and_codes(monkeypatch: pytest.MonkeyPat
     codec = CodecConfig(base_channels=8, latent_dim=64, codebook_size=96)
     config = VoiceChatConfig(text_config=TEXT, audio_config=audio, tts_config=TTS, codec_config=codec)
     model = random_model(config, Precision())
-    pcm = (np.random.default_rng(0).normal(size=16000 if REAL else 6000) * 0.1).astype(np.float32)
+    pcm = (np.random.default_rng(0).normal(size=16000 if REAL else 4000) * 0.1).astype(np.float32)
 
     def talk(compiled: bool) -> vc.Session:
         model.run.compiled = compiled
@@ -405,7 +465,7 @@ def test_a_whole_talk_gives_the_same_ids_and_codes(monkeypatch: pytest.MonkeyPat
 
     ways = [True, False] if REAL else [False]
     sessions = [talk(compiled) for compiled in ways]
-    monkeypatch.setattr(cuda, "available", lambda: False)
+    use_kernels(monkeypatch, False)
     sessions += [talk(compiled) for compiled in ways]
     for session in sessions[1:]:
         assert session.text_tokens.tolist() == sessions[0].text_tokens.tolist()

@@ -56,6 +56,6 @@ class Attention(nn.Module):
         if cuda.available() and qkv.shape[1] == 1:
             past, keeps = (cache.keys, cache.values, cache.timeline.count), cache.keeps_beginning
             return cuda.attend(qkv, *past, heads=self._heads, scale=scale, keeps=keeps)
-        q, k, v = self._qkv.split(qkv)
+        q, k, v = self._qkv.split(cuda.settled(qkv))
         q, k, v = split_heads(q, self._heads), split_heads(k, self._kv_heads), split_heads(v, self._kv_heads)
         return attend(q, k, v, cache, scale=scale, mask=mask)

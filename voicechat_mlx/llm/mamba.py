@@ -68,7 +68,8 @@ class Mamba2Mixer(nn.Module):
         """Advance by T positions: residual + mixer(norm(u))."""
         projected = fused(u, self.in_proj, norm=norm)
         one_frame = u.shape[:2] == (1, 1) and not self._limited
-        gated = (self._frame if cuda.available() and one_frame else self._steps)(projected, cache)
+        on_gpu = cuda.available() and one_frame
+        gated = self._frame(projected, cache) if on_gpu else self._steps(cuda.settled(projected), cache)
         return fused(gated, self.out_proj, norm=self.norm, residual=residual)
 
     def _frame(self, projected: mx.array, cache: MambaCache) -> mx.array:

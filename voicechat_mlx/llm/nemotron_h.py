@@ -14,6 +14,7 @@ from mlx import nn
 from voicechat_mlx.config import TextConfig
 from voicechat_mlx.llm.attention import Attention
 from voicechat_mlx.llm.mamba import Mamba2Mixer
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import relu_squared
 from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
 from voicechat_mlx.nn.fused import fused
@@ -79,7 +80,8 @@ class NemotronH(nn.Module):
         steps = x.shape[1]
         begin_step(cache, steps)
         mask = next((entry.mask(steps) for entry in cache.layers if isinstance(entry, KVCache)), None)
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, layer_cache, mask)
+        with cuda.chaining("llm"):
+            for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+                x = layer(x, layer_cache, mask)
         end_step(cache, steps)
-        return self.norm_f(x)
+        return self.norm_f(cuda.settled(x))

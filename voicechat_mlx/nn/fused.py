@@ -37,11 +37,13 @@ def fused(
     if weights := _for_kernel(x, layer):
         normed = _norm(norm, activated=after_norm is not None) if norm else None
         return cuda.product(x, weights, norm=normed, activation=activation, residual=residual, half=half)[0]
+    x = cuda.settled(x)
     x = norm(x) if norm else x
     y = layer(after_norm(x) if after_norm else x)
     y = activation(y) if activation else y
     if residual is None:
         return y
+    residual = cuda.settled(residual)
     return residual + 0.5 * y if half else residual + y
 
 
@@ -53,15 +55,35 @@ def fused_after(
     *,
     norm: nn.Module,
     activation: Activation | None = None,
+    keeps_normed: bool = False,
 ) -> tuple[mx.array, mx.array]:
-    """s = x + post(y), or x + y, and activation(layer(norm(s))): (…, K) and (…, N). One row of y may serve all of x."""
+    """s = x + post(y), or x + y, and activation(layer(norm(s))): (…, K) and (…, N). One row of y may serve all of x.
+
+    With `keeps_normed`, norm(s) in the place of s.
+    """
     if weights := _for_kernel(x, layer):
         addend = cuda.Addend(y, post.scale if post else None)
-        out, total = cuda.product(x, weights, norm=_norm(norm), addend=addend, activation=activation)
-        return total, out
+        out, entered = cuda.product(
+            x, weights, norm=_norm(norm), before=addend, activation=activation, keeps_normed=keeps_normed
+        )
+        return entered, out
+    x, y = cuda.settled(x), cuda.settled(y)
     total = x + (post(y) if post else y)
-    out = layer(norm(total))
-    return total, activation(out) if activation else out
+    normed = norm(total)
+    out = layer(normed)
+    return normed if keeps_normed else total, activation(out) if activation else out
+
+
+def fused_within(
+    x: mx.array, first: nn.LayerNorm, layer: Layer, *, norm: nn.LayerNorm, activation: Activation | None = None
+) -> tuple[mx.array, mx.array]:
+    """s = first(x) and activation(layer(norm(s))): (…, K) and (…, N)."""
+    if weights := _for_kernel(x, layer):
+        out, entered = cuda.product(x, weights, norm=_norm(norm), before=_norm(first), activation=activation)
+        return entered, out
+    entered = first(cuda.settled(x))
+    out = layer(norm(entered))
+    return entered, activation(out) if activation else out
 
 
 def _for_kernel(x: mx.array, layer: Layer) -> cuda.Weights | None:

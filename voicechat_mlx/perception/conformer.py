@@ -10,10 +10,11 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.config import AudioConfig, EncoderConfig
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import glu, silu
 from voicechat_mlx.nn.cache import Cache, Tail, Timeline, end_step
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
-from voicechat_mlx.nn.fused import fused
+from voicechat_mlx.nn.fused import fused, fused_within
 from voicechat_mlx.perception.rel_attention import RelPosCache, RelPosMultiHeadAttention
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, SubsamplingCache
 
@@ -49,6 +50,11 @@ class FeedForward(nn.Module):
         inner = fused(x, self.linear1, norm=norm, activation=silu)
         return fused(inner, self.linear2, residual=residual, half=True)
 
+    def after(self, x: mx.array, first: nn.LayerNorm, norm: nn.LayerNorm) -> mx.array:
+        """s + ½ of it(norm(s)), where s = first(x)."""
+        entered, inner = fused_within(x, first, self.linear1, norm=norm, activation=silu)
+        return fused(inner, self.linear2, residual=entered, half=True)
+
 
 class ConformerConvolution(nn.Module):
     """Pointwise, GLU, causal depthwise, LayerNorm (stored as `batch_norm`), SiLU, pointwise."""
@@ -72,7 +78,7 @@ class ConformerConvolution(nn.Module):
         """(B, T, d_model) → the same shape. `padding` frames contribute nothing to the depthwise window."""
         gated = fused(x, self.pointwise_conv1, norm=norm, activation=glu)
         if padding:
-            gated = mx.zeros_like(gated)
+            gated = mx.zeros_like(cuda.settled(gated))
         mixed = self.depthwise_conv(gated, cache)
         return fused(mixed, self.pointwise_conv2, norm=self.batch_norm, after_norm=silu, residual=residual)
 
@@ -102,12 +108,21 @@ class ConformerBlock(nn.Module):
 
     def __call__(self, x: mx.array, cache: ConformerCache | None = None, *, padding: bool = False) -> mx.array:
         """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech."""
+        return self.norm_out(cuda.settled(self.before_norm(x, None, cache, padding=padding)))
+
+    def before_norm(
+        self, x: mx.array, first: nn.LayerNorm | None, cache: ConformerCache | None, *, padding: bool
+    ) -> mx.array:
+        """The block without its last norm, on first(x): the norm that the block before has left to this one."""
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
+        if first:
+            x = self.feed_forward1.after(x, first, self.norm_feed_forward1)
+        else:
+            x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
         if not padding:
             x = self.self_attn(x, cache.attention, norm=self.norm_self_att, residual=x)
         x = self.conv(x, cache.conv, padding=padding, norm=self.norm_conv, residual=x)
-        return self.norm_out(self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x))
+        return self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x)
 
 
 class FastConformerEncoder(nn.Module):
@@ -141,10 +156,13 @@ class FastConformerEncoder(nn.Module):
     def _blocks(self, x: mx.array, cache: EncoderCache, *, padding: bool) -> mx.array:
         if x.shape[1] == 0:
             return x
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, layer_cache, padding=padding)
+        norm = None
+        with cuda.chaining("perception"):
+            for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+                x = layer.before_norm(x, norm, layer_cache, padding=padding)
+                norm = layer.norm_out
         end_step(cache, x.shape[1])
-        return x
+        return norm(cuda.settled(x)) if norm else x
 
 
 class Perception(nn.Module):

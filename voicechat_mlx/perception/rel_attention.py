@@ -99,7 +99,7 @@ class RelPosMultiHeadAttention(nn.Module):
             context, *moved = cuda.rel_attention(qkv, tails, self._positions, biases, cache.timeline.count)
             cache.keys.steps, cache.values.steps = moved
             return context
-        q, k, v = self._qkv.split(qkv)
+        q, k, v = self._qkv.split(cuda.settled(qkv))
         keys, values = cache.keys.extend(k), cache.values.extend(v)
         q, k, v = (split_heads(part, self._heads) for part in (q, keys, values))
         by_distance = (q + self.pos_bias_v[:, None]) @ self._positions.swapaxes(-1, -2)

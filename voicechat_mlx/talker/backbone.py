@@ -49,13 +49,17 @@ class Sum(NamedTuple):
 
     def done(self) -> mx.array:
         """The sum itself."""
+        x = cuda.settled(self.x)
         if self.y is None:
-            return self.x
-        return self.x + (self.post(self.y) if self.post else self.y)
+            return x
+        y = cuda.settled(self.y)
+        return x + (self.post(y) if self.post else y)
 
     def normed(self, norm: OffsetRMSNorm) -> mx.array:
         """The norm of the sum, which ends a stack of blocks."""
-        return norm(self.x) if self.y is None or self.post is None else add_norm(self.x, self.y, self.post, norm)
+        if self.y is None or self.post is None:
+            return norm(self.done())
+        return add_norm(cuda.settled(self.x), cuda.settled(self.y), self.post, norm)
 
 
 class GatedMlp(nn.Module):
@@ -129,7 +133,7 @@ class TalkerAttention(nn.Module):
             rotation = self.q_norm.scale, self.k_norm.scale, self._rates, self.q_norm.eps
             options = {"heads": self._heads, "scale": self._scale, "keeps": cache.keeps_beginning}
             return cuda.attend(qkv, *past, **options, rotation=rotation)
-        q, k, v = self._qkv.split(qkv)
+        q, k, v = self._qkv.split(cuda.settled(qkv))
         q = self._rotate(self.q_norm(split_heads(q, self._heads)), cache.offset)
         k = self._rotate(self.k_norm(split_heads(k, self._kv_heads)), cache.offset)
         return attend(q, k, split_heads(v, self._kv_heads), cache, scale=self._scale, mask=mask)
@@ -184,7 +188,8 @@ class TalkerBackbone(nn.Module):
         kinds = {(entry.window, entry.keeps_beginning): entry for entry in cache.layers}
         masks = {kind: entry.mask(steps) for kind, entry in kinds.items()}
         total = Sum(x)
-        for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            total = layer.after(total, layer_cache, masks[layer_cache.window, layer_cache.keeps_beginning])
+        with cuda.chaining("talker"):
+            for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
+                total = layer.after(total, layer_cache, masks[layer_cache.window, layer_cache.keeps_beginning])
         end_step(cache, steps)
         return total.normed(self.norm)

@@ -60,9 +60,10 @@ class EarTts(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """The codebooks one by one, Q × (K, latent), views of the same numbers, with ½‖e‖² of their rows, Q × (K,)."""
+        """½‖e‖² of the codebooks' rows, (Q, K); and both one by one, Q × (K, latent) and Q × (K,)."""
+        self._half_norms = 0.5 * mx.square(self.rvq_embs).sum(axis=-1)
         self._books = [book.squeeze(0) for book in mx.split(self.rvq_embs, self._levels)]
-        self._half_norms = [0.5 * mx.square(book).sum(axis=-1) for book in self._books]
+        self._norms_of_books = [norms.squeeze(0) for norms in mx.split(self._half_norms, self._levels)]
 
     @property
     def mask_code(self) -> int:
@@ -137,8 +138,9 @@ class EarTts(nn.Module):
         chosen_sum = mx.zeros((self._latent,), dtype=self.rvq_embs.dtype)
         done = 0
         for turn, count in enumerate(self._counts):
-            shared = fused(chosen_sum[None].astype(hidden.dtype), self.embed_code)
-            mean, log_std = self.mog_head(hidden, gumbel[turn].squeeze(0), shared)
+            with cuda.chaining("mixture"):
+                shared = fused(chosen_sum[None].astype(hidden.dtype), self.embed_code)
+                mean, log_std = self.mog_head(hidden, gumbel[turn].squeeze(0), shared)
             residual = mean + mx.exp(log_std) * normal[turn].squeeze(0) * self._noise_scale
             codes, rest = self._quantise(residual, codes, range(done, done + count))
             chosen_sum = chosen_sum + (residual - rest)
@@ -147,7 +149,9 @@ class EarTts(nn.Module):
 
     def _quantise(self, residual: mx.array, codes: mx.array, levels: range) -> tuple[mx.array, mx.array]:
         """A point (latent,) → each level's nearest row, subtracted before the next: codes (Q,), and what is left."""
-        books, half_norms = self._books[levels.start : levels.stop], self._half_norms[levels.start : levels.stop]
+        if (barrier := cuda.barrier("codes")) is not None:
+            return cuda.codes_together(residual, self.rvq_embs, self._half_norms, codes, levels, barrier)
+        books, half_norms = (part[levels.start : levels.stop] for part in (self._books, self._norms_of_books))
         if cuda.available():
             return cuda.nearest_codes(residual, books, half_norms, codes, levels.start)
         found = []

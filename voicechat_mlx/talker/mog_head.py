@@ -13,7 +13,7 @@ from mlx import nn
 
 from voicechat_mlx.config import TtsConfig
 from voicechat_mlx.nn import cuda
-from voicechat_mlx.nn.fused import fused
+from voicechat_mlx.nn.fused import fused_after
 from voicechat_mlx.nn.linear import LinearGroup
 from voicechat_mlx.nn.norms import OffsetRMSNorm
 from voicechat_mlx.talker.backbone import GatedMlp, Sum
@@ -80,10 +80,12 @@ class MogHead(nn.Module):
         entering = Sum(hidden, shared)
         for layer in self.mlp_stack[:-1]:
             entering = layer.after(entering)
-        x = entering.normed(self.mlp_stack[-1])
-        if cuda.available():
-            inputs = (x, fused(x, self._projections), self.proj_mus.weight, self.low_mat, gumbel)
+        if cuda.available() and entering.y is not None:
+            last = {"norm": self.mlp_stack[-1], "keeps_normed": True}
+            x, projected = fused_after(entering.x, entering.y, entering.post, self._projections, **last)
+            inputs = (x, projected, self.proj_mus.weight, self.low_mat, gumbel)
             return cuda.mixture(*inputs, max(self._top_p, SMALLEST_TOP_P), self._guidance, self._min_log_std)
+        x = entering.normed(self.mlp_stack[-1])
         conditional, unconditional = x[:1].squeeze(0), x[1:].squeeze(0)
         x = conditional + self._guidance * (conditional - unconditional)
         logits, other, log_std = self._projections.split(self._projections(x))

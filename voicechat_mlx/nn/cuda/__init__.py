@@ -4,9 +4,11 @@ Each has a plain MLX twin in the module that calls it, which every other back en
 The sources are the .cu files beside this one.
 """
 
+from voicechat_mlx.nn.cuda.chain import barrier, chaining
 from voicechat_mlx.nn.cuda.kernels import (
     add_norm,
     attend,
+    codes_together,
     depthwise,
     inverse_stft,
     mamba_frame,
@@ -16,8 +18,10 @@ from voicechat_mlx.nn.cuda.kernels import (
     rnnt_frame,
     subsample,
 )
-from voicechat_mlx.nn.cuda.launch import available
-from voicechat_mlx.nn.cuda.product import SHARED_BYTES, Addend, Norm, Weights, product, suits, weights_of
+from voicechat_mlx.nn.cuda.launch import SHARED_BYTES, available
+from voicechat_mlx.nn.cuda.product import product, suits, weights_of
+from voicechat_mlx.nn.cuda.promise import settled
+from voicechat_mlx.nn.cuda.step import Addend, Norm, Weights
 
 __all__ = [
     "SHARED_BYTES",
@@ -27,6 +31,9 @@ __all__ = [
     "add_norm",
     "attend",
     "available",
+    "barrier",
+    "chaining",
+    "codes_together",
     "depthwise",
     "inverse_stft",
     "mamba_frame",
@@ -35,6 +42,7 @@ __all__ = [
     "product",
     "rel_attention",
     "rnnt_frame",
+    "settled",
     "subsample",
     "suits",
     "weights_of",

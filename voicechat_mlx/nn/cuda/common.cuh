@@ -29,6 +29,18 @@ __device__ inline float block_sum(float x) {
   return total;
 }
 
+// The highest of a warp's scores and its index, known to every lane; equal scores go to the lower index.
+__device__ inline void warp_best(float& score, int& index) {
+  for (int step = 16; step > 0; step /= 2) {
+    const float other = __shfl_xor_sync(0xffffffffu, score, step);
+    const int other_index = __shfl_xor_sync(0xffffffffu, index, step);
+    if (other > score || (other == score && other_index < index)) {
+      score = other;
+      index = other_index;
+    }
+  }
+}
+
 // The highest of the warps' scores and its index, known to every thread; equal scores go to the lower index. All lanes
 // of a warp hold the same.
 template <int WARPS>
@@ -76,3 +88,38 @@ __device__ void join_means(
     out[d] = static_cast<T>(sum / all);
   }
 }
+
+// Waits until every block of the grid has come here; all of them must run at once. words[0] counts those that have come and
+// is 0 again afterwards, words[1] how often they met.
+#ifndef RELAX
+#define RELAX()
+#endif
+__device__ inline void grid_sync(unsigned* words) {
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    volatile unsigned* met = words + 1;
+    const unsigned before = *met;
+    __threadfence();
+    if (atomicAdd(words, 1u) == gridDim.x - 1) {
+      *static_cast<volatile unsigned*>(words) = 0;
+      __threadfence();
+      atomicAdd(words + 1, 1u);
+    } else {
+      while (*met == before) {
+        RELAX();
+      }
+    }
+    __threadfence();
+  }
+  __syncthreads();
+}
+
+struct NoWait {
+  __device__ void operator()() const {}
+};
+struct GridWait {
+  unsigned* words;
+  __device__ void operator()() const {
+    grid_sync(words);
+  }
+};

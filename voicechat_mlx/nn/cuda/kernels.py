@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cuda.launch import THREADS, Template, bits, constants, run
+from voicechat_mlx.nn.cuda.launch import THREADS, Template, bits, constants, multiprocessors, run
 
 LARGE_BLOCK = 1024
 """Threads where few blocks do all the work."""
@@ -89,7 +89,7 @@ def nearest_codes(
     """Levels start, start + 1, … of residual quantisation.
 
     residual (latent,), books (K, latent), ½‖rows‖² (K,), found (Q,) int32 → `found` with these levels' codes, and what
-    is left of the residual (latent,).
+    is left of the residual (latent,). A launch a level: `codes_together` needs one for all.
     """
     latent, blocks, last = residual.shape[0], -(-books[0].shape[0] // 8), len(books)
     state: list[mx.array] = [residual.astype(mx.float32), constants(0.0), constants(0), found]
@@ -106,6 +106,27 @@ def nearest_codes(
             [mx.float32, mx.float32, mx.int32, mx.int32],
         )
     return state[3], state[0].astype(residual.dtype)
+
+
+def codes_together(
+    residual: mx.array, books: mx.array, half_norms: mx.array, found: mx.array, levels: range, barrier: mx.array
+) -> tuple[mx.array, mx.array]:
+    """What `nearest_codes` finds, from all books (Q, K, latent) and ½‖rows‖² (Q, K)."""
+    count, size, latent = books.shape
+    blocks = min(multiprocessors(), -(-size // (THREADS // 32)))
+    template: Template = [
+        ("B", books.dtype),
+        ("LEVELS", count),
+        ("CODES", size),
+        ("LATENT", latent),
+        ("START", levels.start),
+        ("COUNT", len(levels)),
+    ]
+    inputs = [residual.astype(mx.float32), found, books, half_norms, barrier]
+    shapes = [found.shape, (latent,), (2 * blocks,), (2 * blocks,)]
+    dtypes = [mx.int32, mx.float32, mx.float32, mx.int32]
+    codes, rest, _, _ = run("nearest_codes", inputs, template, blocks, shapes, dtypes)
+    return codes, rest.astype(residual.dtype)
 
 
 def rel_attention(

@@ -1,7 +1,8 @@
-"""How a CUDA source becomes a call. A kernel is known by its template arguments alone, so dtypes are among them."""
+"""How a CUDA source becomes a call. A kernel is known by its name and template arguments, so dtypes are among them."""
 
 from __future__ import annotations
 
+import ctypes
 import struct
 from collections.abc import Sequence
 from functools import cache
@@ -10,23 +11,27 @@ from typing import Any
 
 import mlx.core as mx
 
+from voicechat_mlx.nn.cuda.promise import Array, settled
+
 SOURCES = Path(__file__).parent
 THREADS = 256
+SHARED_BYTES = 47 * 1024
+"""Of the 48 KiB that a block may have: inputs, and a little for sums."""
 LEAST_NUMBERS = 16
 """Of an array that kernels read: MLX keeps arrays of up to 8 bytes where the host sees them, tens of times farther."""
 Template = list[tuple[str, bool | int | mx.Dtype]]
 
 SIGNATURES = {
-    "product": (
-        ["x", "w", "scales", "offsets", "norm_weight", "norm_bias", "y", "post", "bias", "residual"],
-        ["out", "sum"],
-    ),
     "attend": (["qkv", "keys", "values", "count", "q_scale", "k_scale", "rates"], ["out"]),
     "add_norm": (["x", "y", "post", "pre"], ["normed"]),
     "mixture": (["x", "projected", "mus", "low_mat", "gumbel", "options"], ["mean", "log_std"]),
     "next_code": (
         ["residual", "scores", "codes", "found", "place", "previous", "book", "half_norms"],
         ["next_residual", "next_scores", "next_codes", "next_found"],
+    ),
+    "nearest_codes": (
+        ["residual", "found", "books", "half_norms", "barrier"],
+        ["next_found", "rest", "scores", "codes"],
     ),
     "rel_attention": (
         ["qkv", "key_tail", "value_tail", "positions", "u", "w", "seen"],
@@ -56,36 +61,45 @@ def available() -> bool:
     return bool(mx.cuda.is_available()) and mx.default_device().type == mx.DeviceType.gpu
 
 
-def source(name: str) -> str:
-    """The body of a kernel."""
-    return (SOURCES / f"{name}.cu").read_text(encoding="utf-8")
+@cache
+def multiprocessors() -> int:
+    """How many the GPU has; 0 where nobody says."""
+    count, attribute = ctypes.c_int(0), 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    failed = driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(count), attribute, 0)
+    return 0 if failed else count.value
 
 
-def header() -> str:
-    """What stands before every kernel."""
-    return (SOURCES / "common.cuh").read_text(encoding="utf-8")
+@cache
+def text(name: str) -> str:
+    """A file beside this one."""
+    return (SOURCES / name).read_text(encoding="utf-8")
+
+
+def build(name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str = "") -> Any:
+    """The callable that MLX makes of a source; it compiles at the first use of each template."""
+    return mx.fast.cuda_kernel(
+        name=name, input_names=inputs, output_names=outputs, source=source, header=text("common.cuh") + header
+    )
 
 
 @cache
 def kernel(name: str, absent: tuple[str, ...] = ()) -> Any:
-    """The callable that MLX makes of a source; it compiles at the first use of each template.
+    """The kernel of a file, by its `SIGNATURES`.
 
     `absent` inputs and outputs are null pointers: every argument costs time at every launch.
     """
     inputs, outputs = ([each for each in names if each not in absent] for names in SIGNATURES[name])
     nothing = "".join(f"T* const {each} = nullptr;\n" for each in absent)
-    return mx.fast.cuda_kernel(
-        name="_without_".join((name, *absent)),
-        input_names=inputs,
-        output_names=outputs,
-        source=nothing + source(name),
-        header=header(),
-    )
+    return build("_without_".join((name, *absent)), inputs, outputs, nothing + text(f"{name}.cu"))
 
 
 def run(
     name: str,
-    inputs: Sequence[mx.array | None],
+    inputs: Sequence[Array | None],
     template: Template,
     blocks: int,
     shapes: Sequence[tuple[int, ...] | None],
@@ -96,7 +110,7 @@ def run(
     names = [*SIGNATURES[name][0], *SIGNATURES[name][1]]
     absent = tuple(each for each, value in zip(names, [*inputs, *shapes], strict=True) if value is None)
     result: list[mx.array] = kernel(name, absent)(
-        inputs=[each for each in inputs if each is not None],
+        inputs=[settled(each) for each in inputs if each is not None],
         template=template,
         grid=(blocks * threads, 1, 1),
         threadgroup=(threads, 1, 1),

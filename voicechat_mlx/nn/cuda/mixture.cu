@@ -36,14 +36,7 @@ for (int i = threadIdx.x; i < COMPONENTS; i += blockDim.x) {
     component = i;
   }
 }
-for (int step = 16; step > 0; step /= 2) {
-  const float other = __shfl_xor_sync(0xffffffffu, score, step);
-  const int other_component = __shfl_xor_sync(0xffffffffu, component, step);
-  if (other > score || (other == score && other_component < component)) {
-    score = other;
-    component = other_component;
-  }
-}
+warp_best(score, component);
 block_best<WARPS>(score, component);
 for (int r = warp; r < RANK; r += WARPS) {
   const W* row = mus + (static_cast<size_t>(component) * RANK + r) * HIDDEN;

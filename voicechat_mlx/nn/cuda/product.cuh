@@ -1,0 +1,369 @@
+// One step of a residual block for R rows of K numbers each:
+//     out = residual + (½) act(W norm(s) + bias),   s = x, or x + y, or x + norm(y) · post, or, with PRE, LayerNorm(x)
+// y may be ONE row for all of them; `sum` receives s, or norm(s) with NORMED. W (N, K) is dense, or packed in BITS bits with
+// a scale and an offset per GROUP. A step is described by a struct, its numbers are template arguments.
+//
+// A tile is 8 warps × PER outputs of every row; a block takes the tiles blockIdx.x, blockIdx.x + gridDim.x, …. A lane reads
+// weights 16 bytes at a time, DEPTH of them ahead of their use, across tiles too, and the first ones before `wait` returns:
+// until then the inputs may still be in the making, the weights never are.
+__device__ constexpr int most(int a) {
+  return a;
+}
+template <typename... Rest>
+__device__ constexpr int most(int a, Rest... rest) {
+  return a > most(rest...) ? a : most(rest...);
+}
+
+template <typename P>
+struct Sizes {
+  static constexpr int WARPS = 8, THREADS = 32 * WARPS;
+  static constexpr int V = P::BITS ? 128 / (P::BITS + !P::BITS) : 16 / P::WEIGHT_BYTES;  // weights in 16 bytes
+  static constexpr int E = 16 / static_cast<int>(sizeof(typename P::T)), U = V / E;      // inputs in 16 bytes; how many such
+  static constexpr int COLUMNS = P::K / V, UNITS = P::K / E, MINE = (UNITS + THREADS - 1) / THREADS;
+  static constexpr int READS = (COLUMNS + 31) / 32;  // of 16 bytes, by a lane, in a row of weights
+  static constexpr int ROWS = P::PAIRED ? 2 * P::PER : P::PER, OUT = P::PAIRED ? P::N / 2 : P::N;
+  static constexpr int TILES = (OUT + WARPS * P::PER - 1) / (WARPS * P::PER);
+  static constexpr int HELD = P::R * READS * 32 * U;  // uint4s that hold all inputs
+
+  // As many reads in flight as do not fill the registers; the last of a row may be idle, as few as possible.
+  __device__ static constexpr int depth() {
+    const int most = ROWS >= 8 ? 1 : 8 / ROWS;
+    int best = READS < most ? READS : most;
+    for (int d = best - 1; 2 * d > most; d--) {
+      if ((READS + d - 1) / d * d < (READS + best - 1) / best * best) {
+        best = d;
+      }
+    }
+    return best;
+  }
+  static constexpr int DEPTH = depth(), STEPS = (READS + DEPTH - 1) / DEPTH * DEPTH;
+};
+
+// A row's numbers in registers, MINE pieces of 16 bytes a thread. What other blocks have just written comes from L2.
+template <typename P>
+struct Row {
+  using S = Sizes<P>;
+  using T = typename P::T;
+  float numbers[S::MINE][S::E];
+
+  __device__ static bool has(int i) {
+    return threadIdx.x + i * S::THREADS < S::UNITS;
+  }
+  __device__ static int unit(int i) {
+    return threadIdx.x + i * S::THREADS;
+  }
+  __device__ void read(const T* source) {
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      uint4 packed = {0, 0, 0, 0};
+      if (has(i)) {
+        packed = __ldcg(reinterpret_cast<const uint4*>(source) + unit(i));
+      }
+#pragma unroll
+      for (int e = 0; e < S::E; e++) {
+        numbers[i][e] = up(reinterpret_cast<const T*>(&packed)[e]);
+      }
+    }
+  }
+  __device__ uint4 rounded(int i) const {
+    uint4 packed;
+#pragma unroll
+    for (int e = 0; e < S::E; e++) {
+      reinterpret_cast<T*>(&packed)[e] = static_cast<T>(numbers[i][e]);
+    }
+    return packed;
+  }
+  // What storing and reading again would leave.
+  __device__ void round() {
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+#pragma unroll
+      for (int e = 0; e < S::E; e++) {
+        numbers[i][e] = up(static_cast<T>(numbers[i][e]));
+      }
+    }
+  }
+  __device__ float mean() const {
+    float total = 0.0f;
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+#pragma unroll
+      for (int e = 0; e < S::E; e++) {
+        total += numbers[i][e];
+      }
+    }
+    return block_sum(total) / P::K;
+  }
+  // 1 / √(mean of (x - center)² + eps).
+  __device__ float inverse_deviation(float center, int eps) const {
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      if (has(i)) {
+#pragma unroll
+        for (int e = 0; e < S::E; e++) {
+          squares += (numbers[i][e] - center) * (numbers[i][e] - center);
+        }
+      }
+    }
+    return rsqrtf(block_sum(squares) / P::K + __int_as_float(eps));
+  }
+  template <typename A, typename B>
+  __device__ void scale(float center, float inverse, const A* weight, const B* bias) {
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      if (has(i)) {
+#pragma unroll
+        for (int e = 0; e < S::E; e++) {
+          const int place = unit(i) * S::E + e;
+          numbers[i][e] = (numbers[i][e] - center) * inverse * up(weight[place]) + (bias ? up(bias[place]) : 0.0f);
+        }
+      }
+    }
+  }
+  template <typename A, typename B>
+  __device__ void layer_norm(int eps, const A* weight, const B* bias) {
+    const float center = mean();
+    scale(center, inverse_deviation(center, eps), weight, bias);
+  }
+  // RMS within each of GROUPS parts of the row.
+  template <typename A>
+  __device__ void grouped_norm(const A* weight) {
+    constexpr int SHARE = S::UNITS / P::GROUPS;
+    __shared__ float partial[S::UNITS], inverses[P::GROUPS];
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      if (has(i)) {
+        float squares = 0.0f;
+#pragma unroll
+        for (int e = 0; e < S::E; e++) {
+          squares += numbers[i][e] * numbers[i][e];
+        }
+        partial[unit(i)] = squares;
+      }
+    }
+    __syncthreads();
+    for (int group = threadIdx.x / 32; group < P::GROUPS; group += S::WARPS) {
+      float squares = 0.0f;
+      for (int i = threadIdx.x % 32; i < SHARE; i += 32) {
+        squares += partial[group * SHARE + i];
+      }
+      squares = warp_sum(squares);
+      if (threadIdx.x % 32 == 0) {
+        inverses[group] = rsqrtf(squares / (P::K / P::GROUPS) + __int_as_float(P::EPS));
+      }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      if (has(i)) {
+#pragma unroll
+        for (int e = 0; e < S::E; e++) {
+          numbers[i][e] *= inverses[unit(i) / SHARE] * up(weight[unit(i) * S::E + e]);
+        }
+      }
+    }
+  }
+};
+
+// x → s → norm(s), as the product takes it, into `held`; s, if it is not x, into `sum`.
+template <typename P, typename PW, typename PB, typename NW, typename NB>
+__device__ void prepare(
+    uint4* held, const typename P::T* x, const typename P::T* y, const PW* post, const PB* pre_bias,
+    const NW* norm_weight, const NB* norm_bias, typename P::T* sum) {
+  using S = Sizes<P>;
+  for (int q = 0; q < P::R; q++) {
+    Row<P> row;
+    row.read(x + q * P::K);
+    if (P::ADD) {
+      Row<P> other;
+      other.read(y + (P::ONE ? 0 : q * P::K));
+      const float inverse = P::POST ? other.inverse_deviation(0.0f, P::EPS) : 1.0f;
+#pragma unroll
+      for (int i = 0; i < S::MINE; i++) {
+        if (row.has(i)) {
+#pragma unroll
+          for (int e = 0; e < S::E; e++) {
+            row.numbers[i][e] += other.numbers[i][e] * (P::POST ? inverse * up(post[row.unit(i) * S::E + e]) : 1.0f);
+          }
+        }
+      }
+    }
+    if (P::PRE) {
+      row.layer_norm(P::EPS, post, pre_bias);
+    }
+    if (P::ADD || P::PRE) {
+      row.round();
+    }
+    auto keep = [&] {
+      for (int i = 0; i < S::MINE; i++) {
+        if (row.has(i)) {
+          reinterpret_cast<uint4*>(sum)[q * S::UNITS + row.unit(i)] = row.rounded(i);
+        }
+      }
+    };
+    if ((P::ADD || P::PRE) && !P::NORMED && blockIdx.x == 0) {
+      keep();
+    }
+    if (P::NORM == 1) {
+      row.scale(0.0f, row.inverse_deviation(0.0f, P::EPS), norm_weight, static_cast<const float*>(nullptr));
+    } else if (P::NORM == 2) {
+      row.layer_norm(P::EPS, norm_weight, norm_bias);
+    } else if (P::NORM == 3) {
+      row.grouped_norm(norm_weight);
+    }
+    if (P::NORMED && blockIdx.x == 0) {
+      keep();
+    }
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      if (row.has(i)) {
+        if (P::SILU) {
+#pragma unroll
+          for (int e = 0; e < S::E; e++) {
+            row.numbers[i][e] /= 1.0f + expf(-row.numbers[i][e]);
+          }
+        }
+        const int unit = row.unit(i), rest = unit % (32 * S::U);  // neighbouring lanes shall read neighbouring 16 bytes
+        held[q * S::READS * 32 * S::U + (unit / (32 * S::U) * S::U + rest % S::U) * 32 + rest / S::U] = row.rounded(i);
+      }
+    }
+  }
+  __syncthreads();
+}
+
+template <int ACT>
+__device__ float activated(float value, float partner) {
+  if (ACT == 1) {
+    return value / (1.0f + expf(-value));
+  }
+  if (ACT == 2) {
+    return value > 0.0f ? value * value : 0.0f;
+  }
+  if (ACT == 3) {
+    return value / (1.0f + expf(-value * (1.5957691216f + 0.0713548163f * value * value))) * partner;
+  }
+  if (ACT == 4) {
+    return value / (1.0f + expf(-partner));
+  }
+  return value;
+}
+
+template <
+    typename P, typename Wait, typename W, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
+__device__ void product(
+    uint4* held, Wait wait, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
+    typename P::T* out, typename P::T* sum, const W* w, const SC* scales, const SC* offsets, const NW* norm_weight,
+    const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
+  using S = Sizes<P>;
+  using T = typename P::T;
+  constexpr int PER = P::PER, ROWS = S::ROWS, OUT = S::OUT, DEPTH = S::DEPTH, BITS = P::BITS, R = P::R;
+  constexpr unsigned MASK = BITS ? (1u << BITS) - 1 : 0;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const uint4* rows[ROWS];  // of the tile that is being loaded
+  const SC *row_scales[ROWS], *row_offsets[ROWS];
+  uint4 weights[DEPTH][ROWS];
+  float scale[DEPTH][ROWS], offset[DEPTH][ROWS];
+  int loading = blockIdx.x;
+  auto turn_to = [&](int tile) {
+    loading = tile;
+    const int first = (tile * S::WARPS + warp) * PER;
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+      const size_t row = min(r < PER ? first + r : OUT + first + r - PER, P::N - 1);
+      rows[r] = reinterpret_cast<const uint4*>(w) + row * S::COLUMNS;
+      if (BITS) {
+        row_scales[r] = scales + row * (P::K / P::GROUP);
+        row_offsets[r] = offsets + row * (P::K / P::GROUP);
+      }
+    }
+  };
+  auto load = [&](int slot, int step) {
+    const int column = step * 32 + lane;
+    if (loading < S::TILES && column < S::COLUMNS) {
+#pragma unroll
+      for (int r = 0; r < ROWS; r++) {
+        weights[slot][r] = __ldcs(rows[r] + column);
+        if (BITS) {
+          scale[slot][r] = up(row_scales[r][column * S::V / P::GROUP]);
+          offset[slot][r] = up(row_offsets[r][column * S::V / P::GROUP]);
+        }
+      }
+    }
+  };
+  turn_to(blockIdx.x);
+#pragma unroll
+  for (int slot = 0; slot < DEPTH; slot++) {
+    load(slot, slot);
+  }
+  wait();
+  prepare<P>(held, x, y, post, pre_bias, norm_weight, norm_bias, sum);
+
+  for (int tile = blockIdx.x; tile < S::TILES; tile += gridDim.x) {
+    const int mine = (tile * S::WARPS + warp) * PER + lane % PER;  // the output that this lane will write, of row lane / PER
+    const bool writes = lane < R * PER && mine < OUT;
+    const float kept = P::RESIDUAL && writes ? up(__ldcg(residual + (lane / PER) * OUT + mine)) : 0.0f;
+    float sums[R][ROWS] = {};
+    for (int begin = 0; begin < S::STEPS; begin += DEPTH) {
+      const bool last = begin + DEPTH == S::STEPS;
+      if (last) {
+        turn_to(tile + gridDim.x);
+      }
+#pragma unroll
+      for (int slot = 0; slot < DEPTH; slot++) {
+        const int step = begin + slot;
+        if (step * 32 + lane < S::COLUMNS) {
+#pragma unroll
+          for (int q = 0; q < R; q++) {
+            float total = 0.0f, dots[ROWS] = {};
+#pragma unroll
+            for (int j = 0; j < S::U; j++) {
+              const uint4 packed = held[((q * S::READS + step) * S::U + j) * 32 + lane];
+#pragma unroll
+              for (int e = 0; e < S::E; e++) {
+                const float input = up(reinterpret_cast<const T*>(&packed)[e]);
+                const int i = j * S::E + e;
+                total += input;
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+                  if (BITS) {
+                    const unsigned word = reinterpret_cast<const unsigned*>(&weights[slot][r])[i * BITS / 32];
+                    const unsigned whole = (word >> (i * BITS % 32)) & MASK;
+                    dots[r] += (__uint_as_float(0x4b000000u | whole) - 8388608.0f) * input;  // 2^23 + whole, less 2^23
+                  } else {
+                    dots[r] += up(reinterpret_cast<const W*>(&weights[slot][r])[i]) * input;
+                  }
+                }
+              }
+            }
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+              sums[q][r] += BITS ? scale[slot][r] * dots[r] + offset[slot][r] * total : dots[r];
+            }
+          }
+        }
+        load(slot, last ? slot : step + DEPTH);
+      }
+    }
+    float value = 0.0f, partner = 0.0f;
+#pragma unroll
+    for (int q = 0; q < R; q++) {
+#pragma unroll
+      for (int r = 0; r < PER; r++) {
+        const float total = warp_sum(sums[q][r]);
+        const float other = P::PAIRED ? warp_sum(sums[q][ROWS - PER + r]) : 0.0f;
+        if (lane == q * PER + r) {
+          value = up(static_cast<T>(total));
+          partner = up(static_cast<T>(other));
+        }
+      }
+    }
+    if (writes) {
+      if (P::BIAS) {
+        value = up(static_cast<T>(value + up(bias[mine])));
+      }
+      value = activated<P::ACT>(value, partner);
+      out[(lane / PER) * OUT + mine] = static_cast<T>(P::RESIDUAL ? kept + (P::HALF ? 0.5f : 1.0f) * value : value);
+    }
+  }
+}

@@ -1,0 +1,152 @@
+"""One product as data: what product.cuh needs to know when it is compiled, and what when it runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+
+from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
+from voicechat_mlx.nn.cuda.launch import THREADS, bits
+from voicechat_mlx.nn.cuda.promise import Array
+
+ACTIVATIONS: dict[Callable[..., mx.array] | None, int] = {None: 0, silu: 1, relu_squared: 2, geglu: 3, glu: 4}
+PAIRED = (geglu, glu)
+"""Activations that make one number of two, half the outputs apart."""
+C_TYPES = {mx.float32: "float", mx.bfloat16: "__nv_bfloat16"}
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A matrix (N, K), dense or packed, and what belongs to it."""
+
+    weight: mx.array
+    scales: mx.array | None = None
+    offsets: mx.array | None = None
+    bias: mx.array | None = None
+    group_size: int = 0
+    bits: int = 0
+
+    @property
+    def inputs(self) -> int:
+        """K."""
+        packed = 32 // self.bits if self.bits else 1
+        return int(self.weight.shape[-1]) * packed
+
+    @property
+    def outputs(self) -> int:
+        """N."""
+        return int(self.weight.shape[0])
+
+
+@dataclass(frozen=True)
+class Norm:
+    """Kind 1 is RMS, 2 is LayerNorm, 3 is RMS within groups; `activated` adds SiLU."""
+
+    kind: int
+    weight: mx.array
+    bias: mx.array | None
+    eps: float
+    groups: int = 1
+    activated: bool = False
+
+
+@dataclass(frozen=True)
+class Addend:
+    """What is added to x first: y (rows or one row, K), through an RMS norm with weight `post` if there is one."""
+
+    y: Array
+    post: mx.array | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """residual + (½) activation(W norm(s) + bias), s = x + addend or LayerNorm(x); see `product`."""
+
+    x: Array
+    weights: Weights
+    norm: Norm | None = None
+    before: Addend | Norm | None = None
+    activation: Callable[..., mx.array] | None = None
+    residual: Array | None = None
+    half: bool = False
+    keeps_normed: bool = False
+
+    @property
+    def paired(self) -> bool:
+        """Whether two products make one output."""
+        return self.activation in PAIRED
+
+    @property
+    def outputs(self) -> int:
+        """Numbers of a row that come out."""
+        return self.weights.outputs // 2 if self.paired else self.weights.outputs
+
+    @property
+    def per_warp(self) -> int:
+        """Few for small products, so that every multiprocessor has work; more for large ones, to reuse the inputs."""
+        rows = 1 if self.weights.outputs < 8192 else 2
+        return max(1, rows // 2) if self.paired else rows
+
+    @property
+    def tiles(self) -> int:
+        """Parts that blocks can work on at the same time."""
+        return -(-self.outputs // (THREADS // 32 * self.per_warp))
+
+    @property
+    def enters(self) -> bool:
+        """Whether something else than x enters the block, which later steps want to know."""
+        return self.before is not None or self.keeps_normed
+
+    @property
+    def constants(self) -> dict[str, str | int | bool]:
+        """Members of the struct that product.cuh is compiled for."""
+        norm, weights, before = self.norm, self.weights, self.before
+        addend = before if isinstance(before, Addend) else None
+        eps = next((each.eps for each in (norm, before) if isinstance(each, Norm)), 0.0)
+        return {
+            "T": C_TYPES[self.x.dtype],
+            "N": weights.outputs,
+            "K": weights.inputs,
+            "R": self.x.size // weights.inputs,
+            "PER": self.per_warp,
+            "WEIGHT_BYTES": weights.weight.dtype.size,
+            "BITS": weights.bits,
+            "GROUP": weights.group_size or 1,
+            "PAIRED": self.paired,
+            "NORM": norm.kind if norm else 0,
+            "GROUPS": norm.groups if norm else 1,
+            "EPS": bits(eps),
+            "SILU": bool(norm and norm.activated),
+            "PRE": isinstance(before, Norm),
+            "ADD": addend is not None,
+            "ONE": addend is not None and addend.y.size == weights.inputs,
+            "POST": addend is not None and addend.post is not None,
+            "NORMED": self.keeps_normed,
+            "BIAS": weights.bias is not None,
+            "ACT": ACTIVATIONS[self.activation],
+            "RESIDUAL": self.residual is not None,
+            "HALF": self.half,
+        }
+
+    @property
+    def rows(self) -> list[Array | None]:
+        """The kernel's inputs of x's dtype, in its order."""
+        return [self.x, self.before.y if isinstance(self.before, Addend) else None, self.residual]
+
+    @property
+    def parameters(self) -> list[mx.array | None]:
+        """The kernel's other inputs, in its order."""
+        norm, weights, before = self.norm, self.weights, self.before
+        first = before if isinstance(before, Norm) else None
+        return [
+            weights.weight,
+            weights.scales,
+            weights.offsets,
+            norm.weight if norm else None,
+            norm.bias if norm else None,
+            before.post if isinstance(before, Addend) else first.weight if first else None,
+            first.bias if first else None,
+            weights.bias,
+        ]
