@@ -41,6 +41,14 @@ LOCAL_TROUBLE = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.ER
 """Why a download cannot be kept, as the system says it."""
 
 
+def name_of(model: str | os.PathLike[str] | None) -> str:
+    """What to call a model: a folder without the way to it, which is nobody's business; a Hub id as it is."""
+    if model is None:
+        return BUNDLED_NAME
+    folder = Path(model).expanduser()
+    return folder.resolve().name if folder.is_dir() else str(model)
+
+
 def bundled_folder(package: Path = PACKAGE) -> Path:
     """Where the bundled model lies: inside an installed package, in a source checkout among the fixtures."""
     installed, checkout = package / "bundled" / BUNDLED_NAME, package.parent / "fixtures" / BUNDLED_NAME

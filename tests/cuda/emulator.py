@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -111,9 +112,10 @@ def _library(
     folder.mkdir(exist_ok=True)
     target = folder / f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}.so"
     if not target.exists():
-        text = target.with_suffix(".cpp")
+        made = target.with_suffix(f".{os.getpid()}")  # others may compile the same
+        text = made.with_suffix(f".{os.getpid()}.cpp")
         text.write_text(source, encoding="utf-8")
-        command = [str(COMPILER), *OPTIONS, str(text), "-o", f"{target}.new"]
+        command = [str(COMPILER), *OPTIONS, str(text), "-o", str(made)]
         subprocess.run(command, check=True, capture_output=True, text=True)
-        Path(f"{target}.new").replace(target)
+        made.replace(target)
     return ctypes.CDLL(str(target))

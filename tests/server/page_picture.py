@@ -13,6 +13,7 @@ from pathlib import Path
 import voicechat_mlx
 from tests.server.browser import browser
 from tests.server.pages import CHROMIUM, QUESTION, STATE, allow_microphone
+from voicechat_mlx.checkpoint import name_of
 from voicechat_mlx.server.running import running
 from voicechat_mlx.server.service import Service
 
@@ -23,11 +24,10 @@ SIZE = (1280, 900)
 
 def main(place: str, model: str | None = None) -> None:
     """Talk, and take the picture while the talk goes on."""
-    name = Path(model).name if model else "bundled"
     assert CHROMIUM is not None, "install chromium"
     microphone = ("--use-fake-device-for-media-stream", f"--use-file-for-fake-audio-capture={QUESTION}%noloop")
     with (
-        running(Service(load=lambda: voicechat_mlx.load(model), model_name=name)) as url,
+        running(Service(load=lambda: voicechat_mlx.load(model), model_name=name_of(model))) as url,
         tempfile.TemporaryDirectory() as folder,
         browser(CHROMIUM, Path(folder), *microphone) as chromium,
         chromium.page(size=SIZE, prefers_color_scheme="light") as page,

@@ -19,7 +19,7 @@ from tests.unit.cli_helpers import check_refused, place
 from voicechat_mlx import benchmark
 from voicechat_mlx.benchmark import FEWEST_FRAMES, STAGES, WARM_UP_FRAMES, Timing, first_audio_ms, run_benchmark
 from voicechat_mlx.cli.__main__ import main
-from voicechat_mlx.cli.bench import markdown, name_of, precision_in_words, speech_of
+from voicechat_mlx.cli.bench import markdown, precision_in_words, speech_of
 from voicechat_mlx.names import canonical_name
 
 __all__ = ["place"]  # a fixture
@@ -184,14 +184,6 @@ def test_precision_in_words() -> None:
     assert precision_in_words({"llm": "float32", "talker": "float32", "codec": "float32"}) == "float32"
     mixed = {"perception": "bfloat16", "llm": "4 bits", "talker": "float32", "codec": "float32"}
     assert precision_in_words(mixed) == "perception bfloat16, llm 4 bits, else float32"
-
-
-def test_a_folder_is_named_without_the_way_to_it(tmp_path, monkeypatch) -> None:
-    (tmp_path / "model").mkdir()
-    monkeypatch.chdir(tmp_path / "model")
-    assert name_of(f"{tmp_path}/model/") == name_of(".") == "model"
-    assert name_of("someone/model-4bit") == "someone/model-4bit"
-    assert name_of(None) == "bundled"
 
 
 def test_the_machine_names_its_blas_only_where_mlx_uses_one(monkeypatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
 
 from voicechat_mlx import checkpoint as module
-from voicechat_mlx.checkpoint import Checkpoint, bundled_folder
+from voicechat_mlx.checkpoint import Checkpoint, bundled_folder, name_of
 from voicechat_mlx.errors import CheckpointError, ConfigError, InputError
 from voicechat_mlx.safetensors_header import TensorHeader, read_header
 
@@ -354,3 +354,11 @@ def test_a_header_that_is_nested_too_deeply_is_refused(tmp_path) -> None:
     path.write_bytes(len(DEEP).to_bytes(8, "little") + DEEP.encode())
     with pytest.raises(CheckpointError, match="is not a safetensors file"):
         read_header(path)
+
+
+def test_a_folder_is_named_without_the_way_to_it(tmp_path, monkeypatch) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert name_of(f"{tmp_path}/model/") == name_of(".") == "model"
+    assert name_of("someone/model-4bit") == "someone/model-4bit"
+    assert name_of(None) == "voicechat-nano"

@@ -80,6 +80,12 @@ def test_a_server_answers_a_file_as_the_library_does(tmp_path, capsys) -> None:
     assert np.abs(answer - np.clip(expected.audio, -1, 1)).max() <= 1 / 32768  # rounded once, on the way
 
 
+def test_a_system_prompt_that_the_server_does_not_take_is_the_users_mistake(place, capsys) -> None:
+    with running(service(instructions_chars=5)) as url:
+        words = ["talk", "--url", url, "--input-file", QUESTION, "--output-file", "a.wav", "-p", "Be brief."]
+        check_refused(capsys, words, "instructions have 9 characters; 5 are allowed")
+
+
 def test_a_talk_that_is_stopped_keeps_what_was_answered(hasty) -> None:
     partner, stopping = Local(models.hasty(), prompt=None, seed=0), threading.Event()
     question = models.speech(8.0)

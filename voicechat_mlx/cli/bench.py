@@ -6,7 +6,6 @@ import argparse
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.cli import options
@@ -61,6 +60,7 @@ def run(arguments: argparse.Namespace) -> None:
         require_packages()
 
     from voicechat_mlx.benchmark import machine, precisions, run_benchmark
+    from voicechat_mlx.checkpoint import name_of
     from voicechat_mlx.files import replacing
 
     begin = time.perf_counter()
@@ -85,13 +85,6 @@ def run(arguments: argparse.Namespace) -> None:
         with replacing(arguments.plot) as place:
             draw(found, title_of(about), model.config.frame_duration, place)
     say("\n\n".join(tables(about, found)))
-
-
-def name_of(model: str | None) -> str:
-    """A folder without the way to it, which is nobody's business; a Hub id as it is."""
-    if model is None:
-        return "bundled"
-    return Path(model).resolve().name if Path(model).expanduser().is_dir() else model
 
 
 def speech_of(seconds: float) -> Samples:

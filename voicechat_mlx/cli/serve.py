@@ -9,7 +9,6 @@ import argparse
 import importlib.util
 import math
 import os
-from pathlib import PurePath
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +19,6 @@ from voicechat_mlx.server.limits import Limits
 
 NEEDED = ("starlette", "uvicorn", "websockets")
 TOKEN_VARIABLE = "VOICECHAT_TOKEN"
-BUNDLED_NAME = "bundled"
 MOST_SESSIONS = 1000
 DEFAULT_PORTS = {"http": ":80", "https": ":443"}
 """Browsers leave these out."""
@@ -70,6 +68,7 @@ def add_command(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Refuse what is unsafe or taken, then load the model while the first clients already wait."""
     require_packages()
+    from voicechat_mlx.checkpoint import name_of
     from voicechat_mlx.server.access import Access, require_safe
     from voicechat_mlx.server.running import bind, serve, url_of
     from voicechat_mlx.server.service import Service
@@ -78,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
     require_safe(arguments.host, token)
     service = Service(
         load=lambda: options.load_model(arguments),
-        model_name=PurePath(arguments.model).name if arguments.model else BUNDLED_NAME,
+        model_name=name_of(arguments.model),
         limits=_limits(arguments),
         access=Access(token=token, origins=frozenset(arguments.allow_origin)),
     )

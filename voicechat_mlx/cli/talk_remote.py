@@ -107,7 +107,10 @@ class Remote:
             yield Done(frame=event["frames"], reason=event["reason"])
 
     def _next(self) -> dict[str, Any]:
-        """The next event. Raises VoiceChatError when the server hangs up or refuses what was sent."""
+        """The next event.
+
+        Raises VoiceChatError when the server hangs up or refuses what was sent, InputError where that was the user's.
+        """
         try:
             event = self._told.get(timeout=ANSWER_SECONDS)
         except queue.Empty:
@@ -117,6 +120,8 @@ class Remote:
         if event["type"] == "error":
             error = event["error"]
             line = f"the server says: {error['message']} ({error['code']})"
+            if str(error.get("param")).startswith("session."):  # such as a system prompt longer than it takes
+                raise InputError(line)
             if error["code"] != "backlog_full":
                 raise VoiceChatError(line)
             complain(f"voicechat: {line}")

@@ -6,6 +6,9 @@ prompt, round trips) and takes them at once. Everything is float32.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import mlx.core as mx
 from mlx import nn
 
@@ -16,6 +19,9 @@ from voicechat_mlx.config import CodecConfig
 from voicechat_mlx.nn.cache import Cache, Tail
 from voicechat_mlx.nn.conv import PatchConv1d, PatchConvTranspose1d, PointwiseConv1d
 
+FRAMES_AT_ONCE = 4
+"""Audio frames that the encoder takes in one piece."""
+
 
 class AudioEncoder(nn.Module):
     """(B, T, 18) spectrogram → (B, T / (7·7·9), latent)."""
@@ -23,16 +29,21 @@ class AudioEncoder(nn.Module):
     def __init__(self, config: CodecConfig) -> None:
         super().__init__()
         widths = [*config.widths, config.latent_dim]
+        self._steps_per_frame = math.prod(config.downsample_rates)
         self.layers: list[nn.Module] = [PointwiseConv1d(config.stft_channels, widths[0], bias=False)]
         for width, wider, rate in zip(widths[:-1], widths[1:], config.downsample_rates, strict=True):
             self.layers += [ConvNeXtBlock(width, config.block_kernel_size) for _ in range(config.blocks_per_stage)]
             self.layers.append(PatchConv1d(width, wider, rate))
 
     def __call__(self, x: mx.array) -> mx.array:
-        """From the beginning of a signal."""
-        for layer in self.layers:
-            x = layer(x)
-        return x
+        """From the beginning of a signal, in pieces: the activations inside take megabytes a frame."""
+        blocks = (layer for layer in self.layers if isinstance(layer, ConvNeXtBlock))
+        past = [block.dwconv.make_cache(x.shape[0], x.dtype) for block in blocks]
+        piece, found = FRAMES_AT_ONCE * self._steps_per_frame, []
+        for begin in range(0, x.shape[1], piece):
+            found.append(_through(self.layers, x[:, begin : begin + piece], past))
+            mx.eval(found[-1])
+        return mx.concatenate(found, axis=1)
 
 
 class DecoderCache(Cache):
@@ -61,10 +72,15 @@ class AudioDecoder(nn.Module):
 
     def __call__(self, x: mx.array, cache: DecoderCache | None = None) -> mx.array:
         """Decode F more frames."""
-        tails = iter((cache or self.make_cache(x.shape[0])).blocks)
-        for layer in self.layers:
-            x = layer(x, next(tails)) if isinstance(layer, ConvNeXtBlock) else layer(x)
-        return x
+        return _through(self.layers, x, (cache or self.make_cache(x.shape[0])).blocks)
+
+
+def _through(layers: Sequence[nn.Module], x: mx.array, past: Sequence[Tail]) -> mx.array:
+    """All layers, the blocks among them with one tail each."""
+    tails = iter(past)
+    for layer in layers:
+        x = layer(x, next(tails)) if isinstance(layer, ConvNeXtBlock) else layer(x)
+    return x
 
 
 class CodecCache(Cache):
