@@ -14,6 +14,7 @@ from voicechat_mlx.nn.activations import glu, silu
 from voicechat_mlx.nn.cache import Cache, Tail, Timeline, end_step
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
 from voicechat_mlx.nn.fused import fused
+from voicechat_mlx.nn.norms import LayerNorm
 from voicechat_mlx.perception.rel_attention import RelPosCache, RelPosMultiHeadAttention
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, SubsamplingCache
 
@@ -57,7 +58,7 @@ class ConformerConvolution(nn.Module):
         super().__init__()
         self.pointwise_conv1 = PointwiseConv1d(d_model, 2 * d_model, bias=False)
         self.depthwise_conv = DepthwiseConv1d(d_model, kernel_size, bias=False)
-        self.batch_norm = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.batch_norm = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.pointwise_conv2 = PointwiseConv1d(d_model, d_model, bias=False)
 
     def __call__(
@@ -84,15 +85,15 @@ class ConformerBlock(nn.Module):
         super().__init__()
         d_model = config.d_model
         d_ff = d_model * config.ff_expansion_factor
-        self.norm_feed_forward1 = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_feed_forward1 = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.feed_forward1 = FeedForward(d_model, d_ff)
-        self.norm_self_att = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_self_att = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.self_attn = RelPosMultiHeadAttention(d_model, config.n_heads, config.left_context)
-        self.norm_conv = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_conv = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.conv = ConformerConvolution(d_model, config.conv_kernel_size)
-        self.norm_feed_forward2 = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_feed_forward2 = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.feed_forward2 = FeedForward(d_model, d_ff)
-        self.norm_out = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_out = LayerNorm(d_model, eps=LAYER_NORM_EPS)
 
     def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline | None = None) -> ConformerCache:
         """Nothing heard yet."""
