@@ -90,7 +90,7 @@ class VoiceChat(nn.Module):
             if module is not self and hasattr(module, "prepare"):
                 module.prepare()
         pack(self, except_for="mog_head.proj_mus")
-        if cuda.available():
+        if cuda.available() or self.talker.embed_subword.is_small:
             self.talker.embed_subword.tabulate()
         else:
             self.talker.embed_subword.keep(self.config.pad_token_id)

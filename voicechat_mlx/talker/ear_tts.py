@@ -60,9 +60,14 @@ class EarTts(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """The codebooks one by one, Q × (K, latent), views of the same numbers, with ½‖e‖² of their rows, Q × (K,)."""
+        """The codebooks one by one, Q × (K, latent), views of the same numbers, with ½‖e‖² of their rows, Q × (K,).
+
+        The same as `_quantise` reads them: ½‖e‖² (1, K) and the book turned (latent, K).
+        """
         self._books = [book.squeeze(0) for book in mx.split(self.rvq_embs, self._levels)]
         self._half_norms = [0.5 * mx.square(book).sum(axis=-1) for book in self._books]
+        pairs = zip(self._half_norms, self._books, strict=True)
+        self._turned = [(half_norm[None], book.T) for half_norm, book in pairs]
 
     @property
     def mask_code(self) -> int:
@@ -147,12 +152,12 @@ class EarTts(nn.Module):
 
     def _quantise(self, residual: mx.array, codes: mx.array, levels: range) -> tuple[mx.array, mx.array]:
         """A point (latent,) → each level's nearest row, subtracted before the next: codes (Q,), and what is left."""
-        books, half_norms = self._books[levels.start : levels.stop], self._half_norms[levels.start : levels.stop]
+        now = slice(levels.start, levels.stop)
         if cuda.available():
-            return cuda.nearest_codes(residual, books, half_norms, codes, levels.start)
-        found = []
-        for book, half_norm in zip(books, half_norms, strict=True):
-            found.append((half_norm - book @ residual).argmin())
-            residual = residual - mx.take(book, found[-1], axis=0)
-        new = mx.stack(found).astype(mx.int32)
-        return mx.concatenate([codes[: levels.start], new, codes[levels.stop :]]), residual
+            return cuda.nearest_codes(residual, self._books[now], self._half_norms[now], codes, levels.start)
+        rest, found = residual[None], []
+        for book, (half_norm, turned) in zip(self._books[now], self._turned[now], strict=True):
+            found.append(mx.addmm(half_norm, rest, turned, alpha=-1.0).argmin(axis=1, keepdims=True))
+            rest = rest - mx.take_along_axis(book, found[-1], axis=0)
+        new = mx.concatenate(found, axis=1).squeeze(0).astype(mx.int32)
+        return mx.concatenate([codes[: levels.start], new, codes[levels.stop :]]), rest.squeeze(0)
