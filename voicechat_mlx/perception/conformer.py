@@ -101,12 +101,22 @@ class ConformerBlock(nn.Module):
             self.self_attn.make_cache(batch, dtype, timeline), self.conv.depthwise_conv.make_cache(batch, dtype)
         )
 
-    def __call__(self, x: mx.array, cache: ConformerCache | None = None, *, padding: bool = False) -> mx.array:
-        """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech."""
+    def __call__(
+        self,
+        x: mx.array,
+        cache: ConformerCache | None = None,
+        *,
+        padding: bool = False,
+        mask: mx.array | None = None,
+    ) -> mx.array:
+        """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech.
+
+        `mask` is the attention's, and may come from another block.
+        """
         cache = cache or self.make_cache(x.shape[0], x.dtype)
         x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
         if not padding:
-            x = self.self_attn(x, cache.attention, norm=self.norm_self_att, residual=x)
+            x = self.self_attn(x, cache.attention, mask=mask, norm=self.norm_self_att, residual=x)
         x = self.conv(x, cache.conv, padding=padding, norm=self.norm_conv, residual=x)
         return self.norm_out(self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x))
 
@@ -142,8 +152,10 @@ class FastConformerEncoder(nn.Module):
     def _blocks(self, x: mx.array, cache: EncoderCache, *, padding: bool) -> mx.array:
         if x.shape[1] == 0:
             return x
+        first, past = self.layers[0].self_attn, cache.layers[0].attention
+        mask = first.mask(x.shape[1], past.timeline.offset)  # one for all: they share the window and the timeline
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            x = layer(x, layer_cache, padding=padding)
+            x = layer(x, layer_cache, padding=padding, mask=mask)
         end_step(cache, x.shape[1])
         return x
 
