@@ -84,6 +84,13 @@ def test_a_token_sounds_the_same_beside_longer_ones() -> None:
         np.testing.assert_allclose(together[0, place], encoder.spell(mx.array([[id]]))[0, 0], **CLOSE)
 
 
+def test_a_table_of_all_ids_says_what_spelling_them_says() -> None:
+    encoder, ids = make(), mx.array([[0, 1, 2, 3, 4]])
+    spelled = np.asarray(encoder(ids))
+    encoder.tabulate()
+    np.testing.assert_allclose(encoder(ids), spelled, **CLOSE)
+
+
 def test_padding_characters_never_matter() -> None:
     encoder, ids = make(), mx.array([[0, 1, 2, 4]])
     before = np.asarray(encoder.spell(ids))

@@ -80,12 +80,12 @@ def test_sinusoids_interleave_sine_and_cosine_of_the_distance() -> None:
 
 def test_the_window_70_0_allows_self_and_70_left() -> None:
     module = RelPosMultiHeadAttention(WIDTH, HEADS, 70)
-    allowed = np.asarray(module._mask(100, mx.array(0)))  # column c is frame c - 70
+    allowed = np.asarray(module.mask(100, mx.array(0)))  # column c is frame c - 70
     assert allowed.shape == (100, 170)
     for query in range(100):
         frames = np.flatnonzero(allowed[query]) - 70
         assert frames.tolist() == list(range(max(0, query - 70), query + 1))
-    seen = np.asarray(module._mask(1, mx.array(70)))
+    seen = np.asarray(module.mask(1, mx.array(70)))
     assert seen.shape == (1, 71)
     assert seen.all()
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from tests.models import normal, randomised
+from voicechat_mlx.perception import subsampling
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, subsampled
 
 CHANNELS, WIDTH = 5, 12
@@ -54,7 +55,9 @@ def test_one_row_gives_one_frame() -> None:
 
 
 @pytest.mark.parametrize(("rows", "features"), [(1, 128), (2, 128), (40, 128), (31, 20), (16, 9)])
-def test_it_equals_general_two_dimensional_convolutions(rows: int, features: int) -> None:
+@pytest.mark.parametrize("few", [0, 1 << 30], ids=["tap by tap", "at once"])
+def test_it_equals_general_two_dimensional_convolutions(rows: int, features: int, few: int, monkeypatch) -> None:
+    monkeypatch.setattr(subsampling, "FEW", few)
     model, mel = make(features), normal(2, rows, features)
     np.testing.assert_allclose(model(mel), by_general_convolutions(model, mel), **CLOSE)
 

@@ -8,6 +8,7 @@ from mlx import nn
 from voicechat_mlx.nn.activations import gelu
 from voicechat_mlx.nn.cache import Tail
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
+from voicechat_mlx.nn.norms import LayerNorm
 
 LAYER_NORM_EPS = 1e-6
 
@@ -18,7 +19,7 @@ class ConvNeXtBlock(nn.Module):
     def __init__(self, channels: int, kernel_size: int) -> None:
         super().__init__()
         self.dwconv = DepthwiseConv1d(channels, kernel_size, bias=True)
-        self.norm = nn.LayerNorm(channels, eps=LAYER_NORM_EPS)
+        self.norm = LayerNorm(channels, eps=LAYER_NORM_EPS)
         self.pwconv1 = PointwiseConv1d(channels, 4 * channels, bias=True)
         self.pwconv2 = PointwiseConv1d(4 * channels, channels, bias=True)
 

@@ -37,11 +37,12 @@ class ShortStft:
         angles = 2 * np.pi * np.outer(k, n) / n_fft
         forward = np.concatenate([np.cos(angles), -np.sin(angles)]) * window
         weights = np.where((k == 0) | (k == n_fft // 2), 1.0, 2.0)[:, None] / n_fft
-        inverse = np.concatenate([weights * np.cos(angles), -weights * np.sin(angles)])
+        inner = (k % (n_fft // 2) > 0)[:, None]
+        inverse = np.concatenate([weights * np.cos(angles), np.where(inner, -weights * np.sin(angles), 0.0)])
         self._window = mx.array(window.astype(np.float32))
         self._forward = mx.array(forward.T.astype(np.float32))
         self._inverse = mx.array(inverse.astype(np.float32))
-        self._energy = [mx.array(quarter.astype(np.float32)) for quarter in (window**2).reshape(-1, hop_length)]
+        self._energy = mx.array((window**2).reshape(-1, hop_length)[::-1].astype(np.float32))  # last quarter first
 
     def transform(self, wave: mx.array) -> mx.array:
         """(B, N) samples, N a multiple of the hop → (B, N / hop, 18): real parts, then imaginary parts."""
@@ -59,7 +60,8 @@ class ShortStft:
     def inverse(self, features: mx.array, cache: OverlapCache) -> mx.array:
         """(B, T, 18) magnitude logits and phases → (B, hop·T): the stream's next samples, `edge` samples late.
 
-        magnitude = 100 · exp(-softplus(ln 100 - m)) = 100 · σ(m - ln 100); the first and last bin are real.
+        magnitude = 100 · exp(-softplus(ln 100 - m)) = 100 · σ(m - ln 100); the first and last bin are real, for which
+        the inverse has zeros.
         """
         if cuda.available() and features.shape[0] == 1:
             held, real = cache.frames.steps, cache.real.steps
@@ -70,8 +72,7 @@ class ShortStft:
         bins = self.n_fft // 2 + 1
         logits, phase = features[..., :bins], features[..., bins:]
         magnitude = MAX_MAGNITUDE * mx.sigmoid(logits - math.log(MAX_MAGNITUDE))
-        inner = mx.array([0.0, *[1.0] * (bins - 2), 0.0])
-        spectrum = mx.concatenate([magnitude * mx.cos(phase), magnitude * mx.sin(phase) * inner], axis=-1)
+        spectrum = mx.concatenate([magnitude * mx.cos(phase), magnitude * mx.sin(phase)], axis=-1)
         frames = mx.clip(spectrum @ self._inverse, -self._window, self._window) * self._window
         return self._overlap(frames, mx.ones((1, features.shape[1])), cache)
 
@@ -83,12 +84,12 @@ class ShortStft:
 
     def _overlap(self, frames: mx.array, real: mx.array, cache: OverlapCache) -> mx.array:
         """Hop j is Σ_i quarter i of frame j - i, divided by the window energy that fell on it."""
-        count, per_frame = frames.shape[1], self.n_fft // self.hop_length
-        frames = cache.frames.extend(frames).reshape(frames.shape[0], -1, per_frame, self.hop_length)
-        flags = cache.real.extend(real)[0]
-        total, energy = mx.zeros(()), mx.zeros(())
-        for quarter in range(per_frame):
-            start = per_frame - 1 - quarter
-            total = total + frames[:, start : start + count, quarter]
-            energy = energy + flags[start : start + count, None] * self._energy[quarter]
-        return (total / mx.maximum(energy, 1e-11)).reshape(frames.shape[0], count * self.hop_length)
+        batch, count, size = frames.shape
+        per_frame, hop = size // self.hop_length, self.hop_length
+        frames, flags = cache.frames.extend(frames), cache.real.extend(real)
+        # Of each hop the frames that cover it, oldest first: its last quarter, the last but one of the next, …
+        shape, strides = (batch, count, per_frame, hop), (frames.shape[1] * size, size, size - hop, 1)
+        quarters = mx.as_strided(frames, shape, strides, offset=size - hop)
+        heard = mx.as_strided(flags, (count, per_frame, 1), (1, 1, 0))
+        energy = mx.maximum((heard * self._energy).sum(axis=1), 1e-11)
+        return (quarters.sum(axis=2) / energy).reshape(batch, count * hop)

@@ -18,6 +18,7 @@ from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import relu_squared
 from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
 from voicechat_mlx.nn.fused import fused
+from voicechat_mlx.nn.norms import RMSNorm
 
 
 class LayersCache(Cache):
@@ -45,7 +46,7 @@ class Block(nn.Module):
 
     def __init__(self, config: TextConfig, letter: str) -> None:
         super().__init__()
-        self.norm = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.norm = RMSNorm(config.hidden_size, eps=config.layer_norm_epsilon)
         self._letter = letter
         self.mixer = {"M": Mamba2Mixer, "*": Attention, "-": Mlp}[letter](config)
 
@@ -67,7 +68,7 @@ class NemotronH(nn.Module):
     def __init__(self, config: TextConfig) -> None:
         super().__init__()
         self.layers = [Block(config, letter) for letter in config.hybrid_override_pattern]
-        self.norm_f = nn.RMSNorm(config.hidden_size, eps=config.layer_norm_epsilon)
+        self.norm_f = RMSNorm(config.hidden_size, eps=config.layer_norm_epsilon)
 
     def make_cache(self, batch: int, dtype: mx.Dtype) -> LayersCache:
         """The beginning of a timeline."""

@@ -192,14 +192,16 @@ class KVCache(Cache):
         newest = self.offset - 1 if self._wraps(steps) else self.offset + (steps - 1)
         slots, kept = mx.arange(self.capacity)[None], self._kept_on_device()
         positions = newest - mx.remainder(newest - slots, self.capacity - kept)
-        ring = mx.where(positions < kept, -1, positions)
-        positions = mx.where(slots < kept, mx.where(slots <= newest, slots, -1), ring)
+        if self.keeps_beginning:
+            ring = mx.where(positions < kept, -1, positions)
+            positions = mx.where(slots < kept, mx.where(slots <= newest, slots, -1), ring)
         if self._wraps(steps):
             positions = mx.concatenate([positions, self.offset + mx.arange(steps)[None]], axis=1)
         visible = (positions >= 0) & (positions <= queries)
         if self.window is None:
             return visible
-        return visible & ((positions > queries - (self.window - kept)) | (positions < kept))
+        near = positions > queries - (self.window - kept)
+        return visible & (near | (positions < kept) if self.keeps_beginning else near)
 
     def update(self, keys: mx.array, values: mx.array) -> tuple[mx.array, mx.array]:
         """Add (B, H, T, D) keys and values; return those to attend over, in the order that `mask(T)` describes."""
@@ -209,13 +211,19 @@ class KVCache(Cache):
             newest = self._newest_in_slots(steps)
             self.keys, self.values = (mx.contiguous(mx.take(joined, newest, axis=2)) for joined in seen)
         else:
-            kept = self._kept_on_device()
-            moving = kept + mx.remainder(self.offset - kept, self.capacity - kept)
-            start = mx.where(self.offset < kept, self.offset, moving)[None]
+            start = self._next_slot()
             self.keys = mx.slice_update(self.keys, keys, start, axes=(2,))
             self.values = mx.slice_update(self.values, values, start, axes=(2,))
             seen = self.keys, self.values
         return seen
+
+    def _next_slot(self) -> mx.array:
+        """Where the next frame belongs, on the device: (1,)."""
+        position = self.timeline.count[:1]
+        if not self.keeps_beginning:
+            return mx.remainder(position, self.capacity)
+        kept = self._kept_on_device()
+        return mx.where(position < kept, position, kept + mx.remainder(position - kept, self.capacity - kept))
 
     def _newest_in_slots(self, steps: int) -> mx.array:
         """For each slot, where its newest frame lies in (old slots, new steps) joined."""

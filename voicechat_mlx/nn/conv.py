@@ -85,11 +85,16 @@ class PointwiseConv1d(nn.Module):
         self.weight = mx.zeros((out_channels, 1, in_channels))
         if bias:
             self.bias = mx.zeros((out_channels,))
+        self.prepare()
+
+    def prepare(self) -> None:
+        """The weight as the product reads it, (in, out), a view."""
+        self._matrix = self.weight[:, 0].T
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, in) → (…, out)."""
-        weight = self.weight[:, 0].T
-        return x @ weight + self.bias if "bias" in self else x @ weight
+        y = x @ self._matrix
+        return y + self.bias if "bias" in self else y
 
 
 class PatchConv1d(nn.Module):

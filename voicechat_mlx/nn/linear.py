@@ -22,6 +22,8 @@ class LinearGroup:
     def __init__(self, owner: nn.Module, *names: str) -> None:
         self._owner, self._names = weakref.ref(owner), names  # no cycle, which would keep a dropped model for a while
         self._joined: dict[str, mx.array] = {}
+        self._turned: mx.array | None = None
+        """The joined weight as the product reads it, (in, all outputs), a view."""
         self._packed: PackedLinear | None = None
         self._bounds: list[int] = []
         for name in names[:-1]:
@@ -48,7 +50,8 @@ class LinearGroup:
                 self._pack(joined["weight"])
                 return
             joined["weight"] = laid_out(joined["weight"])
-            mx.eval(joined)
+            self._turned = joined["weight"].T
+            mx.eval(joined, self._turned)
         self._joined = joined
         for name in names:
             for layer, part in zip(self._layers, mx.split(joined[name], self._bounds), strict=True):
@@ -69,10 +72,10 @@ class LinearGroup:
         """(…, in) → all outputs side by side."""
         if self._packed:
             return self._packed(x)
+        if self._turned is not None:
+            return x @ self._turned
         if not self._joined:
             return mx.concatenate([layer(x) for layer in self._layers], axis=-1)
-        if "scales" not in self._joined:
-            return x @ self._joined["weight"].T
         weight, scales, biases = (self._joined[name] for name in QUANTISED)
         first = self._layers[0]
         return mx.quantized_matmul(x, weight, scales, biases, group_size=first.group_size, bits=first.bits)

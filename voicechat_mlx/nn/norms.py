@@ -1,11 +1,83 @@
-"""Normalisation beyond what MLX ships: RMS norms whose weight is an offset from one, or that look at groups."""
+"""Normalisation: MLX's norms in fewer steps on a CPU, and RMS norms whose weight is an offset or that look at groups.
+
+A CPU spends more on starting a step than on a row of numbers, and MLX's own norms are 11 and 18 steps there. With
+√n · weight and n · eps computed beforehand, x / √(Σx² + n · eps) · (√n · weight) is the RMS norm in 9.
+"""
 
 from __future__ import annotations
+
+import math
+from typing import NamedTuple
 
 import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.nn import cuda
+
+
+class RmsScaling(NamedTuple):
+    """x / rms(x) · weight as a function with its constants."""
+
+    weight: mx.array
+    long_weight: mx.array
+    """√n · weight."""
+    floor: mx.array
+    """n · eps, (1,)."""
+    eps: float
+    on_cpu: bool
+
+    @classmethod
+    def of(cls, weight: mx.array, eps: float) -> RmsScaling:
+        """For the current device."""
+        width = weight.shape[-1]
+        on_cpu = mx.default_device().type == mx.DeviceType.cpu
+        return cls(weight, math.sqrt(width) * weight, mx.array([width * eps]), eps, on_cpu)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(…, width) → the same shape. The weight may have more axes than one: one row for each head, say."""
+        if self.in_few_steps(x):
+            return x * mx.rsqrt(mx.square(x).sum(axis=-1, keepdims=True) + self.floor) * self.long_weight
+        if self.weight.ndim == 1:
+            return mx.fast.rms_norm(x, self.weight, self.eps)
+        return mx.fast.rms_norm(x, None, self.eps) * self.weight
+
+    def in_few_steps(self, x: mx.array) -> bool:
+        """Whether this is about x at all: float32 on a CPU."""
+        return self.on_cpu and x.dtype == mx.float32
+
+
+class RMSNorm(nn.RMSNorm):
+    """x / rms(x) · weight."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__(width, eps)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Derive the constants, after the weights are in place."""
+        self._scaling = RmsScaling.of(self.weight, self.eps)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(…, width) → the same shape."""
+        return self._scaling(x)
+
+
+class LayerNorm(nn.LayerNorm):
+    """(x - mean(x)) / σ(x) · weight + bias."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__(width, eps)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Derive the constants, after the weights are in place."""
+        self._scaling = RmsScaling.of(self.weight, self.eps)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(…, width) → the same shape."""
+        if self._scaling.in_few_steps(x):
+            return self._scaling(x - x.mean(axis=-1, keepdims=True)) + self.bias
+        return mx.fast.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class OffsetRMSNorm(nn.Module):
@@ -19,16 +91,16 @@ class OffsetRMSNorm(nn.Module):
 
     def prepare(self) -> None:
         """Add the one once, after the weights are in place."""
-        self._scale = self.weight + 1.0
+        self._scaling = RmsScaling.of(self.weight + 1.0, self.eps)
 
     @property
     def scale(self) -> mx.array:
         """weight + 1."""
-        return self._scale
+        return self._scaling.weight
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, width) → the same shape."""
-        return mx.fast.rms_norm(x, self._scale, self.eps)
+        return self._scaling(x)
 
 
 class GroupedRMSNorm(nn.Module):

@@ -94,10 +94,14 @@ def pack(model: nn.Module, *, except_for: str) -> None:
             continue
         pointwise = isinstance(layer, PointwiseConv1d)
         weight = layer.pop("weight")  # the list of modules holds the layer to the end
+        layer.pop("_matrix", None)
         weight = weight.squeeze(1) if pointwise else weight
         if packs(weight):
             layer = PackedLinear.of(weight, layer.get("bias"))
             model.update_modules(tree_unflatten([(path, layer)]))
+        elif pointwise:
+            layer.weight = laid_out(weight)[:, None]
+            layer.prepare()
         else:
-            layer.weight = laid_out(weight)[:, None] if pointwise else laid_out(weight)
+            layer.weight = laid_out(weight)
         mx.eval(layer.parameters())

@@ -15,6 +15,7 @@ from voicechat_mlx.nn.activations import glu, silu
 from voicechat_mlx.nn.cache import Cache, Tail, Timeline, end_step
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
 from voicechat_mlx.nn.fused import fused, fused_within
+from voicechat_mlx.nn.norms import LayerNorm
 from voicechat_mlx.perception.rel_attention import RelPosCache, RelPosMultiHeadAttention
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, SubsamplingCache
 
@@ -63,7 +64,7 @@ class ConformerConvolution(nn.Module):
         super().__init__()
         self.pointwise_conv1 = PointwiseConv1d(d_model, 2 * d_model, bias=False)
         self.depthwise_conv = DepthwiseConv1d(d_model, kernel_size, bias=False)
-        self.batch_norm = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.batch_norm = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.pointwise_conv2 = PointwiseConv1d(d_model, d_model, bias=False)
 
     def __call__(
@@ -90,15 +91,15 @@ class ConformerBlock(nn.Module):
         super().__init__()
         d_model = config.d_model
         d_ff = d_model * config.ff_expansion_factor
-        self.norm_feed_forward1 = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_feed_forward1 = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.feed_forward1 = FeedForward(d_model, d_ff)
-        self.norm_self_att = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_self_att = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.self_attn = RelPosMultiHeadAttention(d_model, config.n_heads, config.left_context)
-        self.norm_conv = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_conv = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.conv = ConformerConvolution(d_model, config.conv_kernel_size)
-        self.norm_feed_forward2 = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_feed_forward2 = LayerNorm(d_model, eps=LAYER_NORM_EPS)
         self.feed_forward2 = FeedForward(d_model, d_ff)
-        self.norm_out = nn.LayerNorm(d_model, eps=LAYER_NORM_EPS)
+        self.norm_out = LayerNorm(d_model, eps=LAYER_NORM_EPS)
 
     def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline | None = None) -> ConformerCache:
         """Nothing heard yet."""
@@ -111,16 +112,25 @@ class ConformerBlock(nn.Module):
         return self.norm_out(cuda.settled(self.before_norm(x, None, cache, padding=padding)))
 
     def before_norm(
-        self, x: mx.array, first: nn.LayerNorm | None, cache: ConformerCache | None, *, padding: bool
+        self,
+        x: mx.array,
+        first: nn.LayerNorm | None,
+        cache: ConformerCache | None,
+        *,
+        padding: bool,
+        mask: mx.array | None = None,
     ) -> mx.array:
-        """The block without its last norm, on first(x): the norm that the block before has left to this one."""
+        """The block without its last norm, on first(x): the norm that the block before has left to this one.
+
+        `mask` is the attention's, and may come from another block.
+        """
         cache = cache or self.make_cache(x.shape[0], x.dtype)
         if first:
             x = self.feed_forward1.after(x, first, self.norm_feed_forward1)
         else:
             x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
         if not padding:
-            x = self.self_attn(x, cache.attention, norm=self.norm_self_att, residual=x)
+            x = self.self_attn(x, cache.attention, mask=mask, norm=self.norm_self_att, residual=x)
         x = self.conv(x, cache.conv, padding=padding, norm=self.norm_conv, residual=x)
         return self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x)
 
@@ -156,10 +166,12 @@ class FastConformerEncoder(nn.Module):
     def _blocks(self, x: mx.array, cache: EncoderCache, *, padding: bool) -> mx.array:
         if x.shape[1] == 0:
             return x
+        first, past = self.layers[0].self_attn, cache.layers[0].attention
+        mask = first.mask(x.shape[1], past.timeline.offset)  # one for all: they share the window and the timeline
         norm = None
         with cuda.chaining("perception"):
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-                x = layer.before_norm(x, norm, layer_cache, padding=padding)
+                x = layer.before_norm(x, norm, layer_cache, padding=padding, mask=mask)
                 norm = layer.norm_out
         end_step(cache, x.shape[1])
         return norm(cuda.settled(x)) if norm else x

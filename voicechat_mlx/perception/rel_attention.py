@@ -84,15 +84,19 @@ class RelPosMultiHeadAttention(nn.Module):
         x: mx.array,
         cache: RelPosCache | None = None,
         *,
+        mask: mx.array | None = None,
         norm: nn.Module | None = None,
         residual: mx.array | None = None,
     ) -> mx.array:
-        """residual + attention(norm(x)): each frame attends to itself and the left_context frames before it."""
+        """residual + attention(norm(x)): each frame attends to itself and the left_context frames before it.
+
+        `mask` is `self.mask(T, cache.timeline.offset)`, and may come from another layer.
+        """
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        context = self._attend(fused(x, self._qkv, norm=norm), cache)
+        context = self._attend(fused(x, self._qkv, norm=norm), cache, mask)
         return fused(context, self.linear_out, residual=residual)
 
-    def _attend(self, qkv: mx.array, cache: RelPosCache) -> mx.array:
+    def _attend(self, qkv: mx.array, cache: RelPosCache, mask: mx.array | None) -> mx.array:
         steps = qkv.shape[1]
         if cuda.available() and qkv.shape[:2] == (1, 1) and self._left:
             tails, biases = (cache.keys.steps, cache.values.steps), (self.pos_bias_u, self.pos_bias_v)
@@ -103,12 +107,13 @@ class RelPosMultiHeadAttention(nn.Module):
         keys, values = cache.keys.extend(k), cache.values.extend(v)
         q, k, v = (split_heads(part, self._heads) for part in (q, keys, values))
         by_distance = (q + self.pos_bias_v[:, None]) @ self._positions.swapaxes(-1, -2)
-        bias = mx.where(self._mask(steps, cache.timeline.offset), shear(by_distance) * self._scale, -1e30)
+        mask = self.mask(steps, cache.timeline.offset) if mask is None else mask
+        bias = mx.where(mask, shear(by_distance) * self._scale, -1e30)
         q = q + self.pos_bias_u[:, None]
         context = mx.fast.scaled_dot_product_attention(q, k, v, scale=self._scale, mask=bias.astype(q.dtype))
         return merge_heads(context)
 
-    def _mask(self, steps: int, seen: mx.array) -> mx.array:
+    def mask(self, steps: int, seen: mx.array) -> mx.array:
         """Key column j is frame j - left_context from the first new one; before the first `seen` is not real."""
         columns = mx.arange(self._left + steps)[None]
         distance = self._left + mx.arange(steps)[:, None] - columns

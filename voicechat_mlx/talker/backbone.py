@@ -19,7 +19,21 @@ from voicechat_mlx.nn.attention import attend, split_heads
 from voicechat_mlx.nn.cache import Cache, KVCache, Timeline, begin_step, end_step
 from voicechat_mlx.nn.fused import Activation, fused, fused_after
 from voicechat_mlx.nn.linear import LinearGroup
-from voicechat_mlx.nn.norms import OffsetRMSNorm, add_norm
+from voicechat_mlx.nn.norms import OffsetRMSNorm, RmsScaling, add_norm
+
+
+class Rotation(NamedTuple):
+    """What rotates the frames of a step, the same on all layers with one base; both are (T, head_dim)."""
+
+    cosine: mx.array
+    sine: mx.array
+    """Negative in the first half."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(B, H, T, head_dim): each number of the first half turns with its partner in the second."""
+        low, high = mx.split(x, 2, axis=-1)
+        turned = x * self.cosine + mx.concatenate([high, low], axis=-1) * self.sine
+        return turned.astype(x.dtype)
 
 
 class BackboneCache(Cache):
@@ -96,6 +110,8 @@ class TalkerAttention(nn.Module):
             config.num_key_value_heads,
             config.head_dim,
         )
+        self.is_global = is_global
+        """Layers of one kind see the same frames and rotate alike."""
         self._scale = config.query_pre_attn_scalar**-0.5
         self._base = config.rope_global_base_freq if is_global else config.rope_local_base_freq
         self._window = None if is_global else config.sliding_window
@@ -109,37 +125,45 @@ class TalkerAttention(nn.Module):
         self._qkv = LinearGroup(self, "q_proj", "k_proj", "v_proj")
 
     def prepare(self) -> None:
-        """Join the three projections of the input, and compute the rotation rates, (head_dim / 2,)."""
+        """Join the three projections of the input and the weights of both norms; rotation rates, (head_dim / 2,)."""
         self._qkv.join()
         self._rates = mx.array((self._base ** -(np.arange(0, self._head_dim, 2) / self._head_dim)).astype(np.float32))
+        norms = [self.q_norm] * self._heads + [self.k_norm] * self._kv_heads
+        self._qk_norm = RmsScaling.of(mx.stack([norm.weight + 1.0 for norm in norms])[:, None], self.q_norm.eps)
 
     def make_cache(self, batch: int, dtype: mx.Dtype, timeline: Timeline) -> KVCache:
         """A window of frames, or all of them on a global layer."""
         return KVCache(batch, self._kv_heads, self._head_dim, self._window, dtype, timeline)
 
-    def __call__(self, x: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
-        """(B, T, hidden) → the same shape; `mask` is `cache.mask(T)`."""
-        return fused(self._attend(fused(x, self._qkv), cache, mask), self.o_proj)
+    def rotation(self, cache: KVCache, steps: int) -> Rotation:
+        """Of the next `steps` frames."""
+        angles = (cache.offset + mx.arange(steps))[:, None] * self._rates
+        cosine, sine = mx.cos(angles), mx.sin(angles)
+        return Rotation(mx.concatenate([cosine, cosine], axis=-1), mx.concatenate([-sine, sine], axis=-1))
 
-    def after(self, entering: Sum, norm: OffsetRMSNorm, cache: KVCache, mask: mx.array) -> tuple[mx.array, mx.array]:
+    def __call__(self, x: mx.array, cache: KVCache, mask: mx.array, rotation: Rotation | None = None) -> mx.array:
+        """(B, T, hidden) → the same shape; `mask` is `cache.mask(T)`, `rotation` may come from a layer alike."""
+        return fused(self._attend(fused(x, self._qkv), cache, mask, rotation), self.o_proj)
+
+    def after(
+        self, entering: Sum, norm: OffsetRMSNorm, cache: KVCache, mask: mx.array, rotation: Rotation | None = None
+    ) -> tuple[mx.array, mx.array]:
         """The sum that enters, and attention(norm(sum))."""
         x, qkv = entering.into(self._qkv, norm)
-        return x, fused(self._attend(qkv, cache, mask), self.o_proj)
+        return x, fused(self._attend(qkv, cache, mask, rotation), self.o_proj)
 
-    def _attend(self, qkv: mx.array, cache: KVCache, mask: mx.array) -> mx.array:
+    def _attend(self, qkv: mx.array, cache: KVCache, mask: mx.array, rotation: Rotation | None) -> mx.array:
         """(B, T, (H + 2·Hk)·D) → (B, T, H·D)."""
         if cuda.available() and qkv.shape[1] == 1:
             past = cache.keys, cache.values, cache.timeline.count
-            rotation = self.q_norm.scale, self.k_norm.scale, self._rates, self.q_norm.eps
+            rates = self.q_norm.scale, self.k_norm.scale, self._rates, self.q_norm.eps
             options = {"heads": self._heads, "scale": self._scale, "keeps": cache.keeps_beginning}
-            return cuda.attend(qkv, *past, **options, rotation=rotation)
-        q, k, v = self._qkv.split(cuda.settled(qkv))
-        q = self._rotate(self.q_norm(split_heads(q, self._heads)), cache.offset)
-        k = self._rotate(self.k_norm(split_heads(k, self._kv_heads)), cache.offset)
-        return attend(q, k, split_heads(v, self._kv_heads), cache, scale=self._scale, mask=mask)
-
-    def _rotate(self, x: mx.array, offset: mx.array) -> mx.array:
-        return mx.fast.rope(x, self._head_dim, traditional=False, base=self._base, scale=1.0, offset=offset)
+            return cuda.attend(qkv, *past, **options, rotation=rates)
+        rotation = rotation or self.rotation(cache, qkv.shape[1])
+        heads = split_heads(cuda.settled(qkv), self._heads + 2 * self._kv_heads)
+        qk, v = mx.split(heads, [self._heads + self._kv_heads], axis=1)
+        q, k = mx.split(rotation(self._qk_norm(qk)), [self._heads], axis=1)
+        return attend(q, k, v, cache, scale=self._scale, mask=mask)
 
 
 class TalkerBlock(nn.Module):
@@ -159,9 +183,9 @@ class TalkerBlock(nn.Module):
         """(B, T, hidden) → the same shape."""
         return self.after(Sum(x), cache, mask).done()
 
-    def after(self, entering: Sum, cache: KVCache, mask: mx.array) -> Sum:
+    def after(self, entering: Sum, cache: KVCache, mask: mx.array, rotation: Rotation | None = None) -> Sum:
         """The same between sums that are left to the next block."""
-        x, heard = self.self_attn.after(entering, self.input_layernorm, cache, mask)
+        x, heard = self.self_attn.after(entering, self.input_layernorm, cache, mask, rotation)
         middle = Sum(x, heard, self.post_attention_layernorm)
         return Sum(*self.mlp.after(middle, self.pre_feedforward_layernorm), self.post_feedforward_layernorm)
 
@@ -185,11 +209,13 @@ class TalkerBackbone(nn.Module):
         cache = cache or self.make_cache(x.shape[0], x.dtype)
         steps = x.shape[1]
         begin_step(cache, steps)
-        kinds = {(entry.window, entry.keeps_beginning): entry for entry in cache.layers}
-        masks = {kind: entry.mask(steps) for kind, entry in kinds.items()}
+        shared: dict[bool, tuple[mx.array, Rotation]] = {}
         total = Sum(x)
         with cuda.chaining("talker"):
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-                total = layer.after(total, layer_cache, masks[layer_cache.window, layer_cache.keeps_beginning])
+                attention = layer.self_attn
+                if attention.is_global not in shared:
+                    shared[attention.is_global] = layer_cache.mask(steps), attention.rotation(layer_cache, steps)
+                total = layer.after(total, layer_cache, *shared[attention.is_global])
         end_step(cache, steps)
         return total.normed(self.norm)

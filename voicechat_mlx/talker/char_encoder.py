@@ -17,6 +17,8 @@ from voicechat_mlx.nn.attention import merge_heads, split_heads
 from voicechat_mlx.nn.norms import OffsetRMSNorm
 from voicechat_mlx.talker.backbone import GatedMlp
 
+SMALL_TABLE = 1 << 17
+"""Numbers in a table of all ids, half a megabyte, that takes no time to make and no room to speak of."""
 TABULATED_AT_ONCE = 1 << 16
 """Characters encoded in one go when all ids are."""
 
@@ -136,6 +138,11 @@ class CharAwareSubwordEncoder(nn.Module):
         """Each text id's character indices (V, longest) and how many there are (V,), both int32, from the tokenizer."""
         self._characters, self._lengths = characters, lengths
         self._host_lengths = np.asarray(lengths)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether `tabulate` pays anywhere, once the characters are set."""
+        return len(self._host_lengths) * self.embed_tokens.weight.shape[1] <= SMALL_TABLE
 
     def keep(self, token: int) -> None:
         """Compute this id's embedding now, once the characters are set. For PAD, which most frames say."""

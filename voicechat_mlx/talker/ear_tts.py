@@ -60,10 +60,15 @@ class EarTts(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """½‖e‖² of the codebooks' rows, (Q, K); and both one by one, Q × (K, latent) and Q × (K,)."""
+        """½‖e‖² of the codebooks' rows, (Q, K). Both one by one, Q × (K, latent) and Q × (K,), as views.
+
+        The same as `_quantise` reads them: ½‖e‖² (1, K) and the book turned (latent, K).
+        """
         self._half_norms = 0.5 * mx.square(self.rvq_embs).sum(axis=-1)
         self._books = [book.squeeze(0) for book in mx.split(self.rvq_embs, self._levels)]
         self._norms_of_books = [norms.squeeze(0) for norms in mx.split(self._half_norms, self._levels)]
+        pairs = zip(self._norms_of_books, self._books, strict=True)
+        self._turned = [(half_norm[None], book.T) for half_norm, book in pairs]
 
     @property
     def mask_code(self) -> int:
@@ -149,14 +154,14 @@ class EarTts(nn.Module):
 
     def _quantise(self, residual: mx.array, codes: mx.array, levels: range) -> tuple[mx.array, mx.array]:
         """A point (latent,) → each level's nearest row, subtracted before the next: codes (Q,), and what is left."""
+        now = slice(levels.start, levels.stop)
         if (barrier := cuda.barrier("codes")) is not None:
             return cuda.codes_together(residual, self.rvq_embs, self._half_norms, codes, levels, barrier)
-        books, half_norms = (part[levels.start : levels.stop] for part in (self._books, self._norms_of_books))
         if cuda.available():
-            return cuda.nearest_codes(residual, books, half_norms, codes, levels.start)
-        found = []
-        for book, half_norm in zip(books, half_norms, strict=True):
-            found.append((half_norm - book @ residual).argmin())
-            residual = residual - mx.take(book, found[-1], axis=0)
-        new = mx.stack(found).astype(mx.int32)
-        return mx.concatenate([codes[: levels.start], new, codes[levels.stop :]]), residual
+            return cuda.nearest_codes(residual, self._books[now], self._norms_of_books[now], codes, levels.start)
+        rest, found = residual[None], []
+        for book, (half_norm, turned) in zip(self._books[now], self._turned[now], strict=True):
+            found.append(mx.addmm(half_norm, rest, turned, alpha=-1.0).argmin(axis=1, keepdims=True))
+            rest = rest - mx.take_along_axis(book, found[-1], axis=0)
+        new = mx.concatenate(found, axis=1).squeeze(0).astype(mx.int32)
+        return mx.concatenate([codes[: levels.start], new, codes[levels.stop :]]), rest.squeeze(0)

@@ -20,9 +20,14 @@ class GatedFusion(nn.Module):
         self.gate = mx.zeros((hidden,))
         self.residual_scale = mx.zeros(())
         self.final_norm = OffsetRMSNorm(hidden, eps)
+        self.prepare()
+
+    def prepare(self) -> None:
+        """σ(residual_scale) · σ(gate) and σ(residual_scale) · (1 - σ(gate)), after the weights are in place."""
+        gate, scale = mx.sigmoid(self.gate), mx.sigmoid(self.residual_scale)
+        self._audio_share, self._text_share = scale * gate, scale * (1 - gate)
 
     def __call__(self, audio: mx.array, text: mx.array) -> mx.array:
         """Code embeddings and text embeddings, (B, T, hidden) each → (B, T, hidden)."""
-        gate = mx.sigmoid(self.gate)
-        mixed = gate * fused(audio / self._num_quantizers, self.audio_proj) + (1 - gate) * fused(text, self.text_proj)
-        return self.final_norm(mx.sigmoid(self.residual_scale) * mixed)
+        heard = self._audio_share * fused(audio / self._num_quantizers, self.audio_proj)
+        return self.final_norm(heard + self._text_share * fused(text, self.text_proj))

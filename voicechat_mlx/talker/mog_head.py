@@ -47,8 +47,9 @@ def draw_from_nucleus(logits: mx.array, gumbel: mx.array, top_p: float) -> mx.ar
     A component stays while the mass strictly above it is below top_p, so the largest always stays.
     """
     order = mx.argsort(-logits)
-    above = mx.cumsum(mx.softmax(logits[order], precise=True), inclusive=False)
-    scores = mx.where(above < max(top_p, SMALLEST_TOP_P), (logits + gumbel)[order], -mx.inf)
+    ranked, scores = (mx.take_along_axis(numbers, order, axis=0) for numbers in (logits, logits + gumbel))
+    above = mx.cumsum(mx.softmax(ranked, precise=True), inclusive=False)
+    scores = mx.where(above < max(top_p, SMALLEST_TOP_P), scores, -mx.inf)
     return order[scores.argmax()]
 
 
@@ -72,8 +73,14 @@ class MogHead(nn.Module):
         self._projections = LinearGroup(self, "proj_logits", "proj_else", "proj_logs")
 
     def prepare(self) -> None:
-        """Join the projections that every draw needs."""
+        """Join the projections that every draw needs; what guidance makes of both rows, (1, 2).
+
+        Of each component, views of what leads to its mean: (components, hidden, rank) and (components, rank, latent).
+        """
         self._projections.join()
+        self._guided = mx.array([[1 + self._guidance, -self._guidance]], dtype=self.low_mat.dtype)
+        self._into_rank = self.proj_mus.weight.reshape(self._components, self._rank, -1).swapaxes(1, 2)
+        self._into_latent = self.low_mat.swapaxes(1, 2)
 
     def __call__(self, hidden: mx.array, gumbel: mx.array, shared: mx.array | None = None) -> tuple[mx.array, mx.array]:
         """`shared` (1, hidden) is added to both rows; guidance joins them after the final norm; `gumbel` (K,) draws."""
@@ -85,12 +92,9 @@ class MogHead(nn.Module):
             x, projected = fused_after(entering.x, entering.y, entering.post, self._projections, **last)
             inputs = (x, projected, self.proj_mus.weight, self.low_mat, gumbel)
             return cuda.mixture(*inputs, max(self._top_p, SMALLEST_TOP_P), self._guidance, self._min_log_std)
-        x = entering.normed(self.mlp_stack[-1])
-        conditional, unconditional = x[:1].squeeze(0), x[1:].squeeze(0)
-        x = conditional + self._guidance * (conditional - unconditional)
-        logits, other, log_std = self._projections.split(self._projections(x))
+        x = self._guided @ entering.normed(self.mlp_stack[-1])
+        logits, other, log_std = self._projections.split(self._projections(x).squeeze(0))
         component = draw_from_nucleus(logits, gumbel, self._top_p)
-        down = self.proj_mus.weight.reshape(self._components, self._rank, -1)[component]
-        mean = self.low_mat[component] @ (down @ x)
+        mean = (x @ self._into_rank[component] @ self._into_latent[component]).squeeze(0)
         log_std = mx.maximum(log_std, self._min_log_std)
         return mean * mx.exp(log_std) + other, log_std
