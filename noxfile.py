@@ -51,7 +51,9 @@ def demo(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """Unit tests, properties and parity with the PyTorch twin; pytest's options go behind `--`."""
     install(session, "tests")
-    session.run("python", "-m", "pytest", *session.posargs)
+    side_by_side = ["--numprocesses=auto", "--maxprocesses=4", "--dist=loadfile"]
+    one_thread = {"OMP_NUM_THREADS": "1"}  # for each of them
+    session.run("python", "-m", "pytest", *side_by_side, *session.posargs, env=one_thread)
 
 
 @nox.session

@@ -21,6 +21,7 @@ from voicechat_mlx.audio.mel import MelStream
 from voicechat_mlx.conventions import Conventions, find_conventions
 from voicechat_mlx.errors import VoiceChatError
 from voicechat_mlx.model import VoiceChat
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.runner import Runner
 from voicechat_mlx.offline import generate, prepare_audio
 
@@ -37,7 +38,7 @@ class Recorder:
     def add(self, name: str, value: mx.array) -> None:
         """Keep one call's value; it is evaluated now, so no graph grows."""
         mx.eval(value)
-        self._parts[name].append(value)
+        self._parts[name].append(cuda.settled(value))
 
     def joined(self, name: str, axis: int, empty: tuple[int, ...]) -> mx.array:
         """The calls' values joined along an axis; zeros of shape `empty` when there was none."""

@@ -30,6 +30,7 @@ using std::min;
 #define __shared__ LOCAL
 #define __restrict__
 #define __launch_bounds__(...)
+#define EMULATED
 #define RELAX() sched_yield()
 #define __nv_bfloat16 bfloat16
 
@@ -38,6 +39,9 @@ struct uint3 {
 };
 struct alignas(4) uint4 {
   unsigned x, y, z, w;
+};
+struct alignas(4) uint2 {
+  unsigned x, y;
 };
 struct alignas(4) float4 {
   float x, y, z, w;
@@ -88,11 +92,11 @@ template <typename T>
 T __ldcg(const T* place) {
   return *place;
 }
-inline void __threadfence() {
-  __atomic_thread_fence(__ATOMIC_SEQ_CST);
+inline unsigned add_release(unsigned* place, unsigned value) {
+  return __atomic_fetch_add(place, value, __ATOMIC_ACQ_REL);
 }
-inline unsigned atomicAdd(unsigned* place, unsigned value) {
-  return __atomic_fetch_add(place, value, __ATOMIC_SEQ_CST);
+inline unsigned load_acquire(const unsigned* place) {
+  return __atomic_load_n(place, __ATOMIC_ACQUIRE);
 }
 
 // A fiber begins in a context of its own; from then on the two sides jump, which needs no system call.

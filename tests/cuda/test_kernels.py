@@ -31,8 +31,8 @@ from voicechat_mlx.nn import cuda, packed
 from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
 from voicechat_mlx.nn.cache import Timeline, arrays_of, begin_step, end_step, limit_history
 from voicechat_mlx.nn.conv import DepthwiseConv1d
-from voicechat_mlx.nn.cuda import chain, kernels, launch
-from voicechat_mlx.nn.fused import fused, fused_after, fused_within
+from voicechat_mlx.nn.cuda import chain, launch
+from voicechat_mlx.nn.fused import fused, fused_after, normed
 from voicechat_mlx.nn.norms import GroupedRMSNorm, OffsetRMSNorm, add_norm
 from voicechat_mlx.perception.rel_attention import RelPosMultiHeadAttention
 from voicechat_mlx.perception.rnnt import GreedyRnnt, JointNetwork, RnntDecoder
@@ -94,10 +94,9 @@ def _gpu_or_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
         use_kernels(monkeypatch, True)
         for module in (launch, chain):
             monkeypatch.setattr(module, "build", emulated)
-        monkeypatch.setattr(kernels, "multiprocessors", lambda: 2)
         launch.kernel.cache_clear()
         chain._kernel.cache_clear()
-        monkeypatch.setattr(chain, "multiprocessors", lambda: 2)
+        monkeypatch.setattr(chain, "multiprocessors", lambda: 2 + chain.SPARED)
         monkeypatch.setattr(packed, "computes_here", lambda weight: False)
 
 
@@ -216,6 +215,15 @@ def test_a_product_in_bfloat16(bits: int) -> None:
     close(found, normed @ weight.astype(mx.float32).T, 4e-3)
 
 
+def test_parameters_in_bfloat16_beside_activations_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, norm = nn.Linear(320, 40), nn.LayerNorm(320, eps=1e-5)
+    for part in (layer, norm):
+        randomise(part)
+        part.set_dtype(mx.bfloat16)
+    x = mx.random.normal((1, 1, 320))
+    both_ways(monkeypatch, lambda: [fused(x, layer, norm=norm)])
+
+
 def test_a_product_that_the_kernel_cannot_take_is_made_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
     x, odd, long = mx.random.normal((3, 1, 64)), mx.random.normal((1, 1, 30)), mx.random.normal((2, 1, 8192))
     layers = [nn.Linear(64, 8), nn.Linear(30, 8), nn.Linear(8192, 8)]
@@ -230,7 +238,8 @@ def test_a_chain_of_products_gives_what_they_give_one_by_one(monkeypatch: pytest
     monkeypatch.setenv(chain.SWITCH, "1")
     up, down, joined = nn.Linear(192, 1000, bias=False), nn.Linear(500, 192), nn.Linear(192, 640, bias=False)
     offset, layer_norm, other = OffsetRMSNorm(192, 1e-5), nn.LayerNorm(192, eps=1e-5), nn.LayerNorm(192, eps=1e-5)
-    parts = up, down, joined, offset, layer_norm, other
+    wider = nn.LayerNorm(1000, eps=1e-5)
+    parts = up, down, joined, offset, layer_norm, other, wider
     for part in parts:
         randomise(part)
     if bits:
@@ -251,10 +260,10 @@ def test_a_chain_of_products_gives_what_they_give_one_by_one(monkeypatch: pytest
             now = x
             for _ in range(3):
                 now, inner = fused_after(now, y, None, up, norm=offset, activation=glu)
-                now = fused(inner, down, residual=now)
-                now, wide = fused_within(now, layer_norm, joined, norm=other, activation=silu)
+                now = normed(fused(inner, down, residual=now), layer_norm)
+                wide = fused(now, joined, norm=other, activation=silu)
                 found += [now, wide]
-            found.append(cuda.settled(fused(now, up, norm=layer_norm)) + 1)
+            found.append(cuda.settled(normed(fused(now, up, norm=layer_norm), wider)) + 1)
             found.append(fused(now, joined, residual=wide))
         return [cuda.settled(each) for each in found]
 
@@ -262,9 +271,9 @@ def test_a_chain_of_products_gives_what_they_give_one_by_one(monkeypatch: pytest
     assert launches == [chain.LONGEST, 2, 1]
 
 
-def test_a_chain_leaves_its_barrier_as_it_was() -> None:
-    words = chain._words("test")
-    assert words.tolist()[0] == 0
+def test_a_chain_leaves_nobody_counted_at_its_barrier() -> None:
+    """The highest bit alone turns over."""
+    assert chain._words("test").tolist()[0] % 2**31 == 0
 
 
 def test_add_norm(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,8 +37,7 @@ def fused(
     if weights := _for_kernel(x, layer):
         normed = _norm(norm, activated=after_norm is not None) if norm else None
         return cuda.product(x, weights, norm=normed, activation=activation, residual=residual, half=half)[0]
-    x = cuda.settled(x)
-    x = norm(x) if norm else x
+    x = norm(cuda.settled(x)) if norm else cuda.settled(x)
     y = layer(after_norm(x) if after_norm else x)
     y = activation(y) if activation else y
     if residual is None:
@@ -62,7 +61,7 @@ def fused_after(
     With `keeps_normed`, norm(s) in the place of s.
     """
     if weights := _for_kernel(x, layer):
-        addend = cuda.Addend(y, post.scale if post else None)
+        addend = cuda.Addend(y, post.scale, post.eps) if post else cuda.Addend(y)
         out, entered = cuda.product(
             x, weights, norm=_norm(norm), before=addend, activation=activation, keeps_normed=keeps_normed
         )
@@ -74,16 +73,9 @@ def fused_after(
     return normed if keeps_normed else total, activation(out) if activation else out
 
 
-def fused_within(
-    x: mx.array, first: nn.LayerNorm, layer: Layer, *, norm: nn.LayerNorm, activation: Activation | None = None
-) -> tuple[mx.array, mx.array]:
-    """s = first(x) and activation(layer(norm(s))): (…, K) and (…, N)."""
-    if weights := _for_kernel(x, layer):
-        out, entered = cuda.product(x, weights, norm=_norm(norm), before=_norm(first), activation=activation)
-        return entered, out
-    entered = first(cuda.settled(x))
-    out = layer(norm(entered))
-    return entered, activation(out) if activation else out
+def normed(x: mx.array, norm: nn.LayerNorm) -> mx.array:
+    """norm(x): (…, K) → the same shape. In a chain it is left to the product that comes first behind it."""
+    return cuda.later(x, _norm(norm), norm) if cuda.recording() else norm(cuda.settled(x))
 
 
 def _for_kernel(x: mx.array, layer: Layer) -> cuda.Weights | None:

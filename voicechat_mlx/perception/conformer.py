@@ -6,6 +6,8 @@ Source: Gulati et al. 2020 (Conformer), Rekesh et al. 2023 (FastConformer).
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import mlx.core as mx
 from mlx import nn
 
@@ -14,7 +16,7 @@ from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import glu, silu
 from voicechat_mlx.nn.cache import Cache, Tail, Timeline, end_step
 from voicechat_mlx.nn.conv import DepthwiseConv1d, PointwiseConv1d
-from voicechat_mlx.nn.fused import fused, fused_within
+from voicechat_mlx.nn.fused import fused, normed
 from voicechat_mlx.nn.norms import LayerNorm
 from voicechat_mlx.perception.rel_attention import RelPosCache, RelPosMultiHeadAttention
 from voicechat_mlx.perception.subsampling import CausalDwStridingSubsampling, SubsamplingCache
@@ -50,11 +52,6 @@ class FeedForward(nn.Module):
         """(B, T, d_model) → the same shape; with a residual, that plus half of it."""
         inner = fused(x, self.linear1, norm=norm, activation=silu)
         return fused(inner, self.linear2, residual=residual, half=True)
-
-    def after(self, x: mx.array, first: nn.LayerNorm, norm: nn.LayerNorm) -> mx.array:
-        """s + ½ of it(norm(s)), where s = first(x)."""
-        entered, inner = fused_within(x, first, self.linear1, norm=norm, activation=silu)
-        return fused(inner, self.linear2, residual=entered, half=True)
 
 
 class ConformerConvolution(nn.Module):
@@ -107,32 +104,24 @@ class ConformerBlock(nn.Module):
             self.self_attn.make_cache(batch, dtype, timeline), self.conv.depthwise_conv.make_cache(batch, dtype)
         )
 
-    def __call__(self, x: mx.array, cache: ConformerCache | None = None, *, padding: bool = False) -> mx.array:
-        """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech."""
-        return self.norm_out(cuda.settled(self.before_norm(x, None, cache, padding=padding)))
-
-    def before_norm(
+    def __call__(
         self,
         x: mx.array,
-        first: nn.LayerNorm | None,
-        cache: ConformerCache | None,
+        cache: ConformerCache | None = None,
         *,
-        padding: bool,
+        padding: bool = False,
         mask: mx.array | None = None,
     ) -> mx.array:
-        """The block without its last norm, on first(x): the norm that the block before has left to this one.
+        """(B, T, d_model) → the same shape. `padding` marks all T frames as beyond the end of the speech.
 
         `mask` is the attention's, and may come from another block.
         """
         cache = cache or self.make_cache(x.shape[0], x.dtype)
-        if first:
-            x = self.feed_forward1.after(x, first, self.norm_feed_forward1)
-        else:
-            x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
+        x = self.feed_forward1(x, norm=self.norm_feed_forward1, residual=x)
         if not padding:
             x = self.self_attn(x, cache.attention, mask=mask, norm=self.norm_self_att, residual=x)
         x = self.conv(x, cache.conv, padding=padding, norm=self.norm_conv, residual=x)
-        return self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x)
+        return normed(self.feed_forward2(x, norm=self.norm_feed_forward2, residual=x), self.norm_out)
 
 
 class FastConformerEncoder(nn.Module):
@@ -168,13 +157,11 @@ class FastConformerEncoder(nn.Module):
             return x
         first, past = self.layers[0].self_attn, cache.layers[0].attention
         mask = first.mask(x.shape[1], past.timeline.offset)  # one for all: they share the window and the timeline
-        norm = None
-        with cuda.chaining("perception"):
+        with nullcontext() if padding else cuda.chaining("perception"):  # padding waits for nothing before it
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-                x = layer.before_norm(x, norm, layer_cache, padding=padding, mask=mask)
-                norm = layer.norm_out
+                x = layer(x, layer_cache, padding=padding, mask=mask)
         end_step(cache, x.shape[1])
-        return norm(cuda.settled(x)) if norm else x
+        return cuda.settled(x)
 
 
 class Perception(nn.Module):

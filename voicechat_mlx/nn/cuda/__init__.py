@@ -4,7 +4,7 @@ Each has a plain MLX twin in the module that calls it, which every other back en
 The sources are the .cu files beside this one.
 """
 
-from voicechat_mlx.nn.cuda.chain import barrier, chaining
+from voicechat_mlx.nn.cuda.chain import barrier, chaining, recording
 from voicechat_mlx.nn.cuda.kernels import (
     add_norm,
     attend,
@@ -18,6 +18,7 @@ from voicechat_mlx.nn.cuda.kernels import (
     rnnt_frame,
     subsample,
 )
+from voicechat_mlx.nn.cuda.later import later
 from voicechat_mlx.nn.cuda.launch import SHARED_BYTES, available
 from voicechat_mlx.nn.cuda.product import product, suits, weights_of
 from voicechat_mlx.nn.cuda.promise import settled
@@ -36,10 +37,12 @@ __all__ = [
     "codes_together",
     "depthwise",
     "inverse_stft",
+    "later",
     "mamba_frame",
     "mixture",
     "nearest_codes",
     "product",
+    "recording",
     "rel_attention",
     "rnnt_frame",
     "settled",

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,8 @@ from voicechat_mlx.nn.cuda.step import Step
 
 SWITCH = "VOICECHAT_CUDA_CHAINS"
 """Environment variable: 1 joins launches."""
+SPARED = 2
+"""Multiprocessors left to what runs beside a chain, such as the transducer, for which all blocks would have to wait."""
 LONGEST = 8
 """Products in a launch: a kernel of more takes long to compile, and saves little."""
 
@@ -81,6 +84,11 @@ def recording() -> Chain | None:
     return _recorded.get()
 
 
+def at_once() -> int:
+    """Blocks that may wait for one another: one on each multiprocessor but a few."""
+    return max(1, multiprocessors() - SPARED)
+
+
 def barrier(place: str) -> mx.array | None:
     """Where the blocks of a launch at that place count themselves, if they may wait for one another."""
     if not available() or os.environ.get(SWITCH) != "1" or not multiprocessors():
@@ -103,6 +111,8 @@ def launch(
 
     `promises` of these results, in their order, may be inputs of later steps.
     """
+    blocks = steps[0].tiles if len(steps) == 1 else at_once()
+    steps = [replace(step, blocks=blocks) for step in steps] if len(steps) > 1 else steps
     known: dict[int, str] = {}
     inputs: list[tuple[str, mx.array]] = []
     outputs: list[tuple[str, tuple[int, ...], mx.Dtype]] = []
@@ -126,13 +136,12 @@ def launch(
         for promise, name in zip(promises[2 * i : 2 * i + 2], results, strict=False):
             if promise is not None:
                 known[id(promise)] = name
-        wait = "GridWait{words}" if i else "NoWait{}"
-        calls.append(f"product<Step{i}>({', '.join(['held', wait, *rows, *results, *parameters])});\n")
+        meet = "Meeting{word}" if i else "NoMeeting{}"
+        calls.append(f"product<Step{i}>({', '.join(['held', meet, *rows, *results, *parameters])});\n")
     if barrier is not None:
         inputs.append(("barrier", barrier))
     names = tuple(name for name, _ in inputs), tuple(name for name, _, _ in outputs)
     structs = tuple(tuple(step.constants.items()) for step in steps)
-    blocks = multiprocessors() if len(steps) > 1 else steps[0].tiles
     found = iter(
         _kernel(structs, *names, "".join(calls))(
             inputs=[array for _, array in inputs],
@@ -160,7 +169,7 @@ def _kernel(
     sizes = ", ".join(f"Sizes<Step{i}>::HELD" for i in range(len(structs)))
     source = [f"__shared__ uint4 held[most({sizes})];\n", "const float* const nothing = nullptr;\n"]
     if "barrier" in inputs:
-        source.append("unsigned* const words = const_cast<unsigned*>(barrier);\n")
+        source.append("unsigned* const word = const_cast<unsigned*>(barrier);\n")
     parts = "\n".join(header), "".join([*source, calls])
     digest = hashlib.sha256("".join([*parts, *inputs]).encode()).hexdigest()[:16]
     return build(f"product_{len(structs)}_{digest}", inputs, outputs, parts[1], parts[0])

@@ -89,37 +89,54 @@ __device__ void join_means(
   }
 }
 
-// Waits until every block of the grid has come here; all of them must run at once. words[0] counts those that have come and
-// is 0 again afterwards, words[1] how often they met.
-#ifndef RELAX
+// What another block has just written: from L2, and not before it is asked for.
+template <typename T>
+__device__ T fresh(const T* place) {
+  if constexpr (sizeof(T) == 2) {
+    const unsigned short raw = __ldcg(reinterpret_cast<const unsigned short*>(place));
+    return reinterpret_cast<const T&>(raw);
+  } else {
+    return __ldcg(place);
+  }
+}
+
+#ifndef EMULATED
+__device__ inline unsigned add_release(unsigned* place, unsigned value) {
+  unsigned old;
+  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(place), "r"(value) : "memory");
+  return old;
+}
+__device__ inline unsigned load_acquire(const unsigned* place) {
+  unsigned value;
+  asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(place) : "memory");
+  return value;
+}
 #define RELAX()
 #endif
-__device__ inline void grid_sync(unsigned* words) {
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    volatile unsigned* met = words + 1;
-    const unsigned before = *met;
-    __threadfence();
-    if (atomicAdd(words, 1u) == gridDim.x - 1) {
-      *static_cast<volatile unsigned*>(words) = 0;
-      __threadfence();
-      atomicAdd(words + 1, 1u);
-    } else {
-      while (*met == before) {
+
+// All blocks of a grid meet: none leaves `wait` before the last has come to `arrive`, and what was written before one is
+// seen behind the other. All of them must run at once. The word's highest bit turns over when they have met, the others
+// count who has come and are 0 again afterwards.
+struct Meeting {
+  unsigned* word;
+  unsigned before = 0;
+
+  __device__ void arrive() {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      before = add_release(word, blockIdx.x ? 1u : 0x80000000u - (gridDim.x - 1));
+    }
+  }
+  __device__ void wait() {
+    if (threadIdx.x == 0) {
+      while (((load_acquire(word) ^ before) & 0x80000000u) == 0) {
         RELAX();
       }
     }
-    __threadfence();
+    __syncthreads();
   }
-  __syncthreads();
-}
-
-struct NoWait {
-  __device__ void operator()() const {}
 };
-struct GridWait {
-  unsigned* words;
-  __device__ void operator()() const {
-    grid_sync(words);
-  }
+struct NoMeeting {
+  __device__ void arrive() {}
+  __device__ void wait() {}
 };

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cuda.launch import THREADS, Template, bits, constants, multiprocessors, run
+from voicechat_mlx.nn.cuda.chain import at_once
+from voicechat_mlx.nn.cuda.launch import THREADS, Template, bits, constants, run
 
 LARGE_BLOCK = 1024
 """Threads where few blocks do all the work."""
@@ -113,7 +114,7 @@ def codes_together(
 ) -> tuple[mx.array, mx.array]:
     """What `nearest_codes` finds, from all books (Q, K, latent) and ½‖rows‖² (Q, K)."""
     count, size, latent = books.shape
-    blocks = min(multiprocessors(), -(-size // (THREADS // 32)))
+    blocks = min(at_once(), -(-size // (THREADS // 32)))
     template: Template = [
         ("B", books.dtype),
         ("LEVELS", count),

@@ -4,8 +4,8 @@
 // a scale and an offset per GROUP. A step is described by a struct, its numbers are template arguments.
 //
 // A tile is 8 warps × PER outputs of every row; a block takes the tiles blockIdx.x, blockIdx.x + gridDim.x, …. A lane reads
-// weights 16 bytes at a time, DEPTH of them ahead of their use, across tiles too, and the first ones before `wait` returns:
-// until then the inputs may still be in the making, the weights never are.
+// weights 16 bytes at a time, DEPTH of them ahead of their use, across tiles too, and the first ones before the blocks have
+// met: until then the inputs may still be in the making, the weights never are.
 __device__ constexpr int most(int a) {
   return a;
 }
@@ -27,7 +27,7 @@ struct Sizes {
 
   // As many reads in flight as do not fill the registers; the last of a row may be idle, as few as possible.
   __device__ static constexpr int depth() {
-    const int most = ROWS >= 8 ? 1 : 8 / ROWS;
+    const int most = ROWS >= P::AHEAD ? 1 : P::AHEAD / ROWS;
     int best = READS < most ? READS : most;
     for (int d = best - 1; 2 * d > most; d--) {
       if ((READS + d - 1) / d * d < (READS + best - 1) / best * best) {
@@ -37,6 +37,39 @@ struct Sizes {
     return best;
   }
   static constexpr int DEPTH = depth(), STEPS = (READS + DEPTH - 1) / DEPTH * DEPTH;
+};
+
+template <bool WHOLE>
+struct Piece {
+  using Type = uint4;
+};
+template <>
+struct Piece<false> {
+  using Type = uint2;
+};
+
+// A parameter for each number of a row, as it lies in memory; the same thread has the same places as in a `Row`.
+template <typename P, typename A>
+struct Parameters {
+  using S = Sizes<P>;
+  static constexpr int BYTES = S::E * static_cast<int>(sizeof(A));
+  using Part = typename Piece<BYTES >= 16>::Type;
+  static constexpr int PIECES = BYTES / static_cast<int>(sizeof(Part));
+  Part packed[S::MINE][PIECES];
+
+  __device__ void read(const A* source) {
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+      const int unit = min(static_cast<int>(threadIdx.x) + i * S::THREADS, S::UNITS - 1);
+#pragma unroll
+      for (int j = 0; j < PIECES; j++) {
+        packed[i][j] = __ldg(reinterpret_cast<const Part*>(source) + unit * PIECES + j);
+      }
+    }
+  }
+  __device__ float at(int i, int e) const {
+    return up(reinterpret_cast<const A*>(packed[i])[e]);
+  }
 };
 
 // A row's numbers in registers, MINE pieces of 16 bytes a thread. What other blocks have just written comes from L2.
@@ -87,9 +120,11 @@ struct Row {
     float total = 0.0f;
 #pragma unroll
     for (int i = 0; i < S::MINE; i++) {
+      if (has(i)) {
 #pragma unroll
-      for (int e = 0; e < S::E; e++) {
-        total += numbers[i][e];
+        for (int e = 0; e < S::E; e++) {
+          total += numbers[i][e];
+        }
       }
     }
     return block_sum(total) / P::K;
@@ -108,29 +143,33 @@ struct Row {
     }
     return rsqrtf(block_sum(squares) / P::K + __int_as_float(eps));
   }
-  template <typename A, typename B>
-  __device__ void scale(float center, float inverse, const A* weight, const B* bias) {
+  template <typename A>
+  __device__ void scale(float center, float inverse, const Parameters<P, A>& weight) {
 #pragma unroll
     for (int i = 0; i < S::MINE; i++) {
-      if (has(i)) {
 #pragma unroll
-        for (int e = 0; e < S::E; e++) {
-          const int place = unit(i) * S::E + e;
-          numbers[i][e] = (numbers[i][e] - center) * inverse * up(weight[place]) + (bias ? up(bias[place]) : 0.0f);
-        }
+      for (int e = 0; e < S::E; e++) {
+        numbers[i][e] = (numbers[i][e] - center) * inverse * weight.at(i, e);
       }
     }
   }
   template <typename A, typename B>
-  __device__ void layer_norm(int eps, const A* weight, const B* bias) {
+  __device__ void layer_norm(int eps, const Parameters<P, A>& weight, const Parameters<P, B>& bias) {
     const float center = mean();
-    scale(center, inverse_deviation(center, eps), weight, bias);
+    scale(center, inverse_deviation(center, eps), weight);
+#pragma unroll
+    for (int i = 0; i < S::MINE; i++) {
+#pragma unroll
+      for (int e = 0; e < S::E; e++) {
+        numbers[i][e] += bias.at(i, e);
+      }
+    }
   }
-  // RMS within each of GROUPS parts of the row.
+  // RMS within each of GROUPS parts of the row; `partial` has room for a float a unit.
   template <typename A>
-  __device__ void grouped_norm(const A* weight) {
+  __device__ void grouped_norm(const Parameters<P, A>& weight, float* partial) {
     constexpr int SHARE = S::UNITS / P::GROUPS;
-    __shared__ float partial[S::UNITS], inverses[P::GROUPS];
+    __shared__ float inverses[P::GROUPS];
 #pragma unroll
     for (int i = 0; i < S::MINE; i++) {
       if (has(i)) {
@@ -156,11 +195,10 @@ struct Row {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < S::MINE; i++) {
-      if (has(i)) {
+      const float inverse = has(i) ? inverses[unit(i) / SHARE] : 0.0f;
 #pragma unroll
-        for (int e = 0; e < S::E; e++) {
-          numbers[i][e] *= inverses[unit(i) / SHARE] * up(weight[unit(i) * S::E + e]);
-        }
+      for (int e = 0; e < S::E; e++) {
+        numbers[i][e] *= inverse * weight.at(i, e);
       }
     }
   }
@@ -169,23 +207,25 @@ struct Row {
 // x → s → norm(s), as the product takes it, into `held`; s, if it is not x, into `sum`.
 template <typename P, typename PW, typename PB, typename NW, typename NB>
 __device__ void prepare(
-    uint4* held, const typename P::T* x, const typename P::T* y, const PW* post, const PB* pre_bias,
-    const NW* norm_weight, const NB* norm_bias, typename P::T* sum) {
+    uint4* held, const typename P::T* x, const typename P::T* y, const Parameters<P, PW>& post,
+    const Parameters<P, PB>& pre_bias, const Parameters<P, NW>& weight, const Parameters<P, NB>& bias,
+    typename P::T* sum) {
   using S = Sizes<P>;
   for (int q = 0; q < P::R; q++) {
+    uint4* const place = held + q * S::READS * 32 * S::U;
     Row<P> row;
     row.read(x + q * P::K);
     if (P::ADD) {
       Row<P> other;
       other.read(y + (P::ONE ? 0 : q * P::K));
-      const float inverse = P::POST ? other.inverse_deviation(0.0f, P::EPS) : 1.0f;
+      if (P::POST) {
+        other.scale(0.0f, other.inverse_deviation(0.0f, P::EPS), post);
+      }
 #pragma unroll
       for (int i = 0; i < S::MINE; i++) {
-        if (row.has(i)) {
 #pragma unroll
-          for (int e = 0; e < S::E; e++) {
-            row.numbers[i][e] += other.numbers[i][e] * (P::POST ? inverse * up(post[row.unit(i) * S::E + e]) : 1.0f);
-          }
+        for (int e = 0; e < S::E; e++) {
+          row.numbers[i][e] += other.numbers[i][e];
         }
       }
     }
@@ -206,11 +246,11 @@ __device__ void prepare(
       keep();
     }
     if (P::NORM == 1) {
-      row.scale(0.0f, row.inverse_deviation(0.0f, P::EPS), norm_weight, static_cast<const float*>(nullptr));
+      row.scale(0.0f, row.inverse_deviation(0.0f, P::EPS), weight);
     } else if (P::NORM == 2) {
-      row.layer_norm(P::EPS, norm_weight, norm_bias);
+      row.layer_norm(P::EPS, weight, bias);
     } else if (P::NORM == 3) {
-      row.grouped_norm(norm_weight);
+      row.grouped_norm(weight, reinterpret_cast<float*>(place));
     }
     if (P::NORMED && blockIdx.x == 0) {
       keep();
@@ -225,7 +265,7 @@ __device__ void prepare(
           }
         }
         const int unit = row.unit(i), rest = unit % (32 * S::U);  // neighbouring lanes shall read neighbouring 16 bytes
-        held[q * S::READS * 32 * S::U + (unit / (32 * S::U) * S::U + rest % S::U) * 32 + rest / S::U] = row.rounded(i);
+        place[(unit / (32 * S::U) * S::U + rest % S::U) * 32 + rest / S::U] = row.rounded(i);
       }
     }
   }
@@ -250,9 +290,9 @@ __device__ float activated(float value, float partner) {
 }
 
 template <
-    typename P, typename Wait, typename W, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
+    typename P, typename Meet, typename W, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
 __device__ void product(
-    uint4* held, Wait wait, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
+    uint4* held, Meet meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
     typename P::T* out, typename P::T* sum, const W* w, const SC* scales, const SC* offsets, const NW* norm_weight,
     const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
   using S = Sizes<P>;
@@ -263,7 +303,7 @@ __device__ void product(
   const uint4* rows[ROWS];  // of the tile that is being loaded
   const SC *row_scales[ROWS], *row_offsets[ROWS];
   uint4 weights[DEPTH][ROWS];
-  float scale[DEPTH][ROWS], offset[DEPTH][ROWS];
+  SC scale[DEPTH][ROWS], offset[DEPTH][ROWS];
   int loading = blockIdx.x;
   auto turn_to = [&](int tile) {
     loading = tile;
@@ -285,24 +325,41 @@ __device__ void product(
       for (int r = 0; r < ROWS; r++) {
         weights[slot][r] = __ldcs(rows[r] + column);
         if (BITS) {
-          scale[slot][r] = up(row_scales[r][column * S::V / P::GROUP]);
-          offset[slot][r] = up(row_offsets[r][column * S::V / P::GROUP]);
+          scale[slot][r] = row_scales[r][column * S::V / P::GROUP];
+          offset[slot][r] = row_offsets[r][column * S::V / P::GROUP];
         }
       }
     }
   };
+  meet.arrive();
   turn_to(blockIdx.x);
 #pragma unroll
   for (int slot = 0; slot < DEPTH; slot++) {
     load(slot, slot);
   }
-  wait();
-  prepare<P>(held, x, y, post, pre_bias, norm_weight, norm_bias, sum);
+  Parameters<P, PW> first_weight;
+  Parameters<P, PB> first_bias;
+  Parameters<P, NW> weight;
+  Parameters<P, NB> shift;
+  if (P::POST || P::PRE) {
+    first_weight.read(post);
+  }
+  if (P::PRE) {
+    first_bias.read(pre_bias);
+  }
+  if (P::NORM) {
+    weight.read(norm_weight);
+  }
+  if (P::NORM == 2) {
+    shift.read(norm_bias);
+  }
+  meet.wait();
+  prepare<P>(held, x, y, first_weight, first_bias, weight, shift, sum);
 
   for (int tile = blockIdx.x; tile < S::TILES; tile += gridDim.x) {
     const int mine = (tile * S::WARPS + warp) * PER + lane % PER;  // the output that this lane will write, of row lane / PER
     const bool writes = lane < R * PER && mine < OUT;
-    const float kept = P::RESIDUAL && writes ? up(__ldcg(residual + (lane / PER) * OUT + mine)) : 0.0f;
+    const float kept = P::RESIDUAL && writes ? up(fresh(residual + (lane / PER) * OUT + mine)) : 0.0f;
     float sums[R][ROWS] = {};
     for (int begin = 0; begin < S::STEPS; begin += DEPTH) {
       const bool last = begin + DEPTH == S::STEPS;
@@ -338,7 +395,7 @@ __device__ void product(
             }
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
-              sums[q][r] += BITS ? scale[slot][r] * dots[r] + offset[slot][r] * total : dots[r];
+              sums[q][r] += BITS ? up(scale[slot][r]) * dots[r] + up(offset[slot][r]) * total : dots[r];
             }
           }
         }

@@ -12,6 +12,7 @@ import mlx.core as mx
 from mlx import nn
 
 from voicechat_mlx.nn.cuda.chain import launch, recording
+from voicechat_mlx.nn.cuda.later import Later, as_input
 from voicechat_mlx.nn.cuda.promise import Array
 from voicechat_mlx.nn.cuda.step import Addend, Norm, Step, Weights
 
@@ -36,13 +37,13 @@ def suits(x: Array, weights: Weights) -> bool:
 
 
 def product(
-    x: mx.array,
+    x: Array,
     weights: Weights,
     *,
     norm: Norm | None = None,
     before: Addend | Norm | None = None,
     activation: Callable[..., mx.array] | None = None,
-    residual: mx.array | None = None,
+    residual: Array | None = None,
     half: bool = False,
     keeps_normed: bool = False,
 ) -> tuple[mx.array, mx.array]:
@@ -51,10 +52,15 @@ def product(
     s is x + `before`, or `before`, a LayerNorm, of x, or x itself. With `keeps_normed`, norm(s) is given in its place.
     While a chain is recorded these are promises of arrays; see `settled`.
     """
-    step = Step(x, weights, norm, before, activation, residual, half, keeps_normed)
+    left = x if isinstance(x, Later) and x.entered is None and x.array is None and before is None else None
+    source, first = (left.x, left.norm) if left else (as_input(x), before)
+    residual = None if residual is None else as_input(residual)
+    step = Step(source, weights, norm, first, activation, residual, half, keeps_normed)
     chain = recording()
     out, entered = chain.record(step) if chain else launch([step])[0]
-    return cast(mx.array, out), x if entered is None else cast(mx.array, entered)
+    if left:
+        left.entered = entered
+    return cast(mx.array, out), cast(mx.array, x if entered is None else entered)
 
 
 def weights_of(layer: nn.Module) -> Weights:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -9,24 +10,22 @@ import mlx.core as mx
 
 
 class Promise:
-    """A product's result before its chain has run."""
+    """An array that `make` gives, or that somebody puts into `array` before it is asked for."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: mx.Dtype, settle: Callable[[], None]) -> None:
-        self.shape, self.dtype, self._settle = shape, dtype, settle
+    def __init__(self, shape: tuple[int, ...], dtype: mx.Dtype, make: Callable[[], mx.array | None]) -> None:
+        self.shape, self.dtype, self._make = shape, dtype, make
         self.array: mx.array | None = None
 
     @property
     def size(self) -> int:
         """How many numbers."""
-        count = 1
-        for length in self.shape:
-            count *= length
-        return count
+        return math.prod(self.shape)
 
     def settled(self) -> mx.array:
-        """The array, for which the chain runs if it has not."""
+        """The array, which is made now if it is not there."""
         if self.array is None:
-            self._settle()
+            made = self._make()
+            self.array = self.array if made is None else made
         assert self.array is not None
         return self.array
 

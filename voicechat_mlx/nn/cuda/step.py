@@ -12,6 +12,8 @@ from voicechat_mlx.nn.cuda.launch import THREADS, bits
 from voicechat_mlx.nn.cuda.promise import Array
 
 ACTIVATIONS: dict[Callable[..., mx.array] | None, int] = {None: 0, silu: 1, relu_squared: 2, geglu: 3, glu: 4}
+MOST_READS = 20
+"""Of 16 bytes that a thread of a chain may have on the way: 80 registers."""
 PAIRED = (geglu, glu)
 """Activations that make one number of two, half the outputs apart."""
 C_TYPES = {mx.float32: "float", mx.bfloat16: "__nv_bfloat16"}
@@ -58,6 +60,7 @@ class Addend:
 
     y: Array
     post: mx.array | None = None
+    eps: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,8 @@ class Step:
     residual: Array | None = None
     half: bool = False
     keeps_normed: bool = False
+    blocks: int = 0
+    """Of the chain that it is a part of, where all of them run at once."""
 
     @property
     def paired(self) -> bool:
@@ -84,10 +89,22 @@ class Step:
         return self.weights.outputs // 2 if self.paired else self.weights.outputs
 
     @property
+    def reads(self) -> int:
+        """Times 16 bytes that a lane reads of a row of weights."""
+        weights = self.weights
+        return -(-weights.inputs * (weights.bits or 8 * weights.weight.dtype.size) // (32 * 128))
+
+    @property
     def per_warp(self) -> int:
-        """Few for small products, so that every multiprocessor has work; more for large ones, to reuse the inputs."""
-        rows = 1 if self.weights.outputs < 8192 else 2
-        return max(1, rows // 2) if self.paired else rows
+        """Few for small products, so that every multiprocessor has work; more for large ones, to reuse the inputs.
+
+        In a chain as many as spare the blocks a second tile, if all their weights can be on the way at once.
+        """
+        each = 2 if self.paired else 1
+        for_one_tile = -(-self.outputs // (THREADS // 32 * self.blocks)) if self.blocks else 0
+        if 0 < for_one_tile * each * self.reads <= MOST_READS:
+            return for_one_tile
+        return max(1, (1 if self.weights.outputs < 8192 else 2) // each)
 
     @property
     def tiles(self) -> int:
@@ -104,20 +121,23 @@ class Step:
         """Members of the struct that product.cuh is compiled for."""
         norm, weights, before = self.norm, self.weights, self.before
         addend = before if isinstance(before, Addend) else None
-        eps = next((each.eps for each in (norm, before) if isinstance(each, Norm)), 0.0)
+        eps = {each.eps for each in (norm, before) if isinstance(each, Norm)}
+        eps |= {addend.eps} if addend and addend.post is not None else set()
+        assert len(eps) <= 1, "the kernel knows one epsilon"
         return {
             "T": C_TYPES[self.x.dtype],
             "N": weights.outputs,
             "K": weights.inputs,
             "R": self.x.size // weights.inputs,
             "PER": self.per_warp,
+            "AHEAD": 16 if self.blocks else 8,
             "WEIGHT_BYTES": weights.weight.dtype.size,
             "BITS": weights.bits,
             "GROUP": weights.group_size or 1,
             "PAIRED": self.paired,
             "NORM": norm.kind if norm else 0,
             "GROUPS": norm.groups if norm else 1,
-            "EPS": bits(eps),
+            "EPS": bits(eps.pop() if eps else 0.0),
             "SILU": bool(norm and norm.activated),
             "PRE": isinstance(before, Norm),
             "ADD": addend is not None,
