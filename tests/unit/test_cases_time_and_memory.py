@@ -71,19 +71,22 @@ def listen(session: Session, frames: int, at_once: int = 1, measure: Callable[[l
 
 
 def test_offline_time_is_linear() -> None:
-    """200 frames cost at most 4.5 times 50 frames. Best of three, since a busy machine only ever adds time."""
+    """200 frames cost at most 4.5 times 50: the best of up to eight, since a busy machine only ever adds time."""
     short, long = speech(49 * 0.08), speech(199 * 0.08)
     generate(hasty(), short, "", 0.0)
 
-    def best(pcm: np.ndarray, frames: int) -> float:
-        times = []
-        for _ in range(3):
-            begin = time.process_time()
-            assert generate(hasty(), pcm, "", 0.0).frames == frames
-            times.append(time.process_time() - begin)
-        return min(times)
+    def cost(pcm: np.ndarray, frames: int) -> float:
+        begin = time.process_time()
+        assert generate(hasty(), pcm, "", 0.0).frames == frames
+        return time.process_time() - begin
 
-    assert best(long, 200) < 4.5 * best(short, 50)
+    shorts, longs = [], []
+    for _ in range(8):
+        shorts.append(cost(short, 50))
+        longs.append(cost(long, 200))
+        if min(longs) < 4.5 * min(shorts):
+            return
+    raise AssertionError(f"{min(longs):.2f} s for 200 frames, {min(shorts):.2f} s for 50")
 
 
 @pytest.mark.slow
