@@ -24,7 +24,7 @@ from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import arrays_of
 from voicechat_mlx.nn.packed import pack
 from voicechat_mlx.nn.runner import Runner
-from voicechat_mlx.nn.worker import start_worker
+from voicechat_mlx.nn.worker import settle_worker
 from voicechat_mlx.perception.conformer import Perception
 from voicechat_mlx.perception.rnnt import GreedyRnnt, JointNetwork, RnntDecoder
 from voicechat_mlx.precision import precision
@@ -150,7 +150,7 @@ def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto", *, f
     if not (source is None or isinstance(source, str | os.PathLike)):
         raise CheckpointError(f"a model is named by a folder or a Hub id, not by {type(source).__name__}")
     checkpoint = Checkpoint.open(source)
-    start_worker()
+    settle_worker()
     model = VoiceChat(checkpoint.config)
     tensors = checkpoint.tensors()
     require_fit(checkpoint.config, tensors, dtype, name=checkpoint.folder, force=force)

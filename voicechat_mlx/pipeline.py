@@ -22,7 +22,7 @@ from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.duplex import FREE, DuplexState, first_codes, hear_prompt, speak, start, think
 from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.nn.cache import Cache, arrays_of
-from voicechat_mlx.nn.worker import start_worker
+from voicechat_mlx.nn.worker import settle_worker
 from voicechat_mlx.perception.conformer import EncoderCache
 from voicechat_mlx.perception.rnnt import Pieces, RnntCache
 
@@ -93,7 +93,7 @@ class Pipeline:
         `lazy` leaves the prompt to `prepare`, or to the first frame. With a `writer` the host looks at every frame
         before it begins the next.
         """
-        start_worker()
+        settle_worker()
         self._model, self._conventions, self._writer = model, conventions, writer
         self._whole_frames = model.run.compiled and not profile
         self._factor = model.config.audio_config.encoder.subsampling_factor
