@@ -19,7 +19,7 @@ import mlx.core as mx
 
 BUSY = 0.25
 """Share of the machine's time that strangers take, from which on it counts as busy."""
-SHORTEST = 0.2
+SHORTEST = 0.1
 """Seconds over which that share is taken at least."""
 STAT = Path("/proc/stat")
 _local = threading.local()
