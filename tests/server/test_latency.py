@@ -11,7 +11,7 @@ from voicechat_mlx.server.running import running
 from voicechat_mlx.server.service import Service
 
 MOST_MS = 5.0
-ATTEMPTS = 3
+ATTEMPTS = 8
 """A busy machine may take the processor away from one of them."""
 
 
