@@ -195,12 +195,14 @@ def most_resident_memory() -> int:
 
 
 def precisions(model: VoiceChat) -> dict[str, str]:
-    """Network → what most of its bytes are: `float32`, `bfloat16`, `4 bits`."""
+    """Network → what most of its bytes are, tables of ids apart: `float32`, `bfloat16`, `4 bits`."""
     stored: dict[str, Counter[str]] = defaultdict(Counter)
     for name, module in model.named_modules():
         kind = f"{module.bits} bits" if "scales" in module else None
         for own, array in module.items():
-            if isinstance(array, mx.array) and not own.startswith("_"):
+            if not isinstance(array, mx.array) or own.startswith("_"):
+                continue
+            if kind or mx.issubdtype(array.dtype, mx.floating):
                 path = f"{name}.{own}" if name else own
                 stored[network_of(path)][kind or dtype_name(array.dtype)] += array.nbytes
     return {network: stored[network].most_common(1)[0][0] for network in dict.fromkeys(NETWORKS.values())}

@@ -180,6 +180,13 @@ def test_cells_are_padded_and_numbers_stand_to_the_right() -> None:
     assert markdown(["", "x"], [["a", "bcd"]], numbers=False) == "|   | x   |\n| - | --- |\n| a | bcd |"
 
 
+def test_the_precision_of_a_network_is_not_that_of_its_tables_of_ids() -> None:
+    model = build(SHALLOW)
+    flags = model.talker.embed_subword.subword_flag_emb
+    flags.is_continuation = mx.zeros((1 << 20,), dtype=mx.int32)
+    assert set(benchmark.precisions(model).values()) == {"float32"}
+
+
 def test_precision_in_words() -> None:
     assert precision_in_words({"llm": "float32", "talker": "float32", "codec": "float32"}) == "float32"
     mixed = {"perception": "bfloat16", "llm": "4 bits", "talker": "float32", "codec": "float32"}
