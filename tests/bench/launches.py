@@ -21,6 +21,7 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from fixtures.random_model import random_model
+from tests.cuda.emulator import pretended
 from voicechat_mlx.config import (
     AudioConfig,
     CharacterEncoderConfig,
@@ -35,9 +36,9 @@ from voicechat_mlx.config import (
 )
 from voicechat_mlx.duplex import speak, think
 from voicechat_mlx.model import VoiceChat
-from voicechat_mlx.nn import cuda, packed
+from voicechat_mlx.nn import packed
 from voicechat_mlx.nn.cache import Cache, arrays_of, begin_step
-from voicechat_mlx.nn.cuda import chain, launch
+from voicechat_mlx.nn.cuda import chain
 from voicechat_mlx.pipeline import hear, sound
 from voicechat_mlx.precision import Precision
 from voicechat_mlx.session import Session
@@ -138,14 +139,10 @@ def _counted() -> Iterator[tuple[str, tuple[int, int]]]:
         return sum(calls.values()), others
 
     with (
-        mock.patch.multiple(launch, build=stand_in),
-        mock.patch.multiple(chain, build=stand_in, available=lambda: True, multiprocessors=lambda: 132),
-        mock.patch.object(cuda, "available", lambda: True),
+        pretended(stand_in, 132),
         mock.patch.multiple(mx.fast, rms_norm=norm, layer_norm=norm),
         mock.patch.object(mx, "default_device", lambda: SimpleNamespace(type=mx.DeviceType.gpu)),
     ):
-        launch.kernel.cache_clear()
-        chain._kernel.cache_clear()
         for part in model.modules():
             if isinstance(part, VoiceChat):
                 part.run.compiled = True

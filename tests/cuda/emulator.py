@@ -11,14 +11,17 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import mlx.core as mx
 import numpy as np
 
-from voicechat_mlx.nn.cuda import launch
+from voicechat_mlx.nn import cuda, packed
+from voicechat_mlx.nn.cuda import chain, launch
 
 HEADER = Path(__file__).with_name("emulator.hpp")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
@@ -33,6 +36,25 @@ C_TYPES = {
     mx.int64: "long long",
 }
 Template = list[tuple[str, bool | int | mx.Dtype]]
+
+
+@contextmanager
+def pretended(build: Callable[..., Any], multiprocessors: int) -> Iterator[None]:
+    """As if there were such an NVIDIA GPU, for which `build` makes the kernels."""
+    with (
+        mock.patch.multiple(launch, build=build),
+        mock.patch.multiple(chain, build=build, available=lambda: True, multiprocessors=lambda: multiprocessors),
+        mock.patch.object(cuda, "available", lambda: True),
+        mock.patch.object(packed, "computes_here", lambda weight: False),
+    ):
+        _forget_kernels()
+        yield
+    _forget_kernels()
+
+
+def _forget_kernels() -> None:
+    launch.kernel.cache_clear()
+    chain._kernel.cache_clear()
 
 
 def emulated(name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str = "") -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 
 import mlx.core as mx
 import numpy as np
@@ -11,7 +12,7 @@ from mlx import nn
 
 import voicechat_mlx as vc
 from fixtures.random_model import random_model
-from tests.cuda.emulator import COMPILER, emulated
+from tests.cuda.emulator import COMPILER, emulated, pretended
 from voicechat_mlx.codec.stft import ShortStft
 from voicechat_mlx.config import (
     AudioConfig,
@@ -27,11 +28,11 @@ from voicechat_mlx.config import (
 )
 from voicechat_mlx.llm.attention import Attention
 from voicechat_mlx.llm.mamba import Mamba2Mixer
-from voicechat_mlx.nn import cuda, packed
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
 from voicechat_mlx.nn.cache import Timeline, arrays_of, begin_step, end_step, limit_history
 from voicechat_mlx.nn.conv import DepthwiseConv1d
-from voicechat_mlx.nn.cuda import chain, launch
+from voicechat_mlx.nn.cuda import chain
 from voicechat_mlx.nn.fused import fused, fused_after, normed
 from voicechat_mlx.nn.norms import GroupedRMSNorm, OffsetRMSNorm, add_norm
 from voicechat_mlx.perception.rel_attention import RelPosMultiHeadAttention
@@ -76,9 +77,9 @@ TTS = TtsConfig(
 )
 
 
-def use_kernels(monkeypatch: pytest.MonkeyPatch, yes: bool) -> None:
+def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (cuda, chain):
-        monkeypatch.setattr(module, "available", lambda: yes)
+        monkeypatch.setattr(module, "available", lambda: False)
 
 
 @pytest.fixture(params=["", "1"], ids=["launches", "chains"])
@@ -89,15 +90,9 @@ def chained(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture(autouse=True)
-def _gpu_or_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
-    if not REAL:
-        use_kernels(monkeypatch, True)
-        for module in (launch, chain):
-            monkeypatch.setattr(module, "build", emulated)
-        launch.kernel.cache_clear()
-        chain._kernel.cache_clear()
-        monkeypatch.setattr(chain, "multiprocessors", lambda: 2 + chain.SPARED)
-        monkeypatch.setattr(packed, "computes_here", lambda weight: False)
+def _gpu_or_emulator() -> Iterator[None]:
+    with nullcontext() if REAL else pretended(emulated, 2 + chain.SPARED):
+        yield
 
 
 def close(found: mx.array, expected: mx.array, tolerance: float) -> None:
@@ -109,7 +104,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, run: Callable[[], list[mx.array]]
     """`run` with the kernels and without."""
     fast = run()
     mx.eval(fast)
-    use_kernels(monkeypatch, False)
+    without_kernels(monkeypatch)
     plain = run()
     for found, expected in zip(fast, plain, strict=True):
         close(found, expected, tolerance)
@@ -474,7 +469,7 @@ def test_a_whole_talk_gives_the_same_ids_and_codes(monkeypatch: pytest.MonkeyPat
 
     ways = [True, False] if REAL else [False]
     sessions = [talk(compiled) for compiled in ways]
-    use_kernels(monkeypatch, False)
+    without_kernels(monkeypatch)
     sessions += [talk(compiled) for compiled in ways]
     for session in sessions[1:]:
         assert session.text_tokens.tolist() == sessions[0].text_tokens.tolist()

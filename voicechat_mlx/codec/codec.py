@@ -37,8 +37,7 @@ class AudioEncoder(nn.Module):
 
     def __call__(self, x: mx.array) -> mx.array:
         """From the beginning of a signal, in pieces: the activations inside take megabytes a frame."""
-        blocks = (layer for layer in self.layers if isinstance(layer, ConvNeXtBlock))
-        past = [block.dwconv.make_cache(x.shape[0], x.dtype) for block in blocks]
+        past = _tails(self.layers, x.shape[0])
         piece, found = FRAMES_AT_ONCE * self._steps_per_frame, []
         for begin in range(0, x.shape[1], piece):
             found.append(_through(self.layers, x[:, begin : begin + piece], past))
@@ -67,12 +66,16 @@ class AudioDecoder(nn.Module):
 
     def make_cache(self, batch: int) -> DecoderCache:
         """Before the first frame."""
-        blocks = (layer for layer in self.layers if isinstance(layer, ConvNeXtBlock))
-        return DecoderCache([block.dwconv.make_cache(batch, mx.float32) for block in blocks])
+        return DecoderCache(_tails(self.layers, batch))
 
     def __call__(self, x: mx.array, cache: DecoderCache | None = None) -> mx.array:
         """Decode F more frames."""
         return _through(self.layers, x, (cache or self.make_cache(x.shape[0])).blocks)
+
+
+def _tails(layers: Sequence[nn.Module], batch: int) -> list[Tail]:
+    """Nothing heard yet, for each block among the layers."""
+    return [layer.dwconv.make_cache(batch, mx.float32) for layer in layers if isinstance(layer, ConvNeXtBlock)]
 
 
 def _through(layers: Sequence[nn.Module], x: mx.array, past: Sequence[Tail]) -> mx.array:

@@ -46,32 +46,28 @@ class RmsScaling(NamedTuple):
         return self.on_cpu and x.dtype == mx.float32
 
 
-class RMSNorm(nn.RMSNorm):
-    """x / rms(x) · weight."""
+class _Scaled(nn.Module):
+    """What one of MLX's norms needs to go in few steps."""
 
     def __init__(self, width: int, eps: float) -> None:
-        super().__init__(width, eps)
+        super().__init__(width, eps)  # type: ignore[call-arg]  # MLX's norm, the other base
         self.prepare()
 
     def prepare(self) -> None:
         """Derive the constants, after the weights are in place."""
         self._scaling = RmsScaling.of(self.weight, self.eps)
+
+
+class RMSNorm(_Scaled, nn.RMSNorm):
+    """x / rms(x) · weight."""
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, width) → the same shape."""
         return self._scaling(x)
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(_Scaled, nn.LayerNorm):
     """(x - mean(x)) / σ(x) · weight + bias."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__(width, eps)
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Derive the constants, after the weights are in place."""
-        self._scaling = RmsScaling.of(self.weight, self.eps)
 
     def __call__(self, x: mx.array) -> mx.array:
         """(…, width) → the same shape."""
