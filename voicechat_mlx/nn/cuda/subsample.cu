@@ -8,12 +8,12 @@ auto joined = [&](int row, int i) {
 };
 for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < all; i += step) {
   const int c = i % C, f = i / C % bins_out, o = i / C / bins_out;
-  float sum = bias[c];
+  float sum = up(bias[c]);
   for (int r = 0; r < 3; r++) {
     for (int b = 0; b < 3; b++) {
       const int bin = 2 * f - 2 + b;
       if (bin >= 0 && bin < bins) {
-        sum += taps[(3 * r + b) * C + c] * joined(2 * o + r, bin * width + (SHARED ? 0 : c));
+        sum += up(taps[(3 * r + b) * C + c]) * joined(2 * o + r, bin * width + (SHARED ? 0 : c));
       }
     }
   }
