@@ -14,8 +14,8 @@ import mlx.core as mx
 from voicechat_mlx.errors import ConfigError
 from voicechat_mlx.names import network_of
 
-ALWAYS_FLOAT32 = re.compile(r"\.(A_log|D|dt_bias)$")
-"""The state-space recurrence: its decay is an exponential of an exponential."""
+ALWAYS_FLOAT32 = re.compile(r"\.(A_log|D|dt_bias)$|\.pre_encode\.conv\.")
+"""The recurrence, whose decay is an exponential of an exponential, and the subsampling, whose mel rows are float32."""
 
 
 @dataclass(frozen=True, kw_only=True)

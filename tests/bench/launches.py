@@ -6,11 +6,10 @@ only counts; what else MLX would start is read from the compiled graph.
 
 from __future__ import annotations
 
-import os
 import re
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,7 +37,7 @@ from voicechat_mlx.duplex import speak, think
 from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.nn import packed
 from voicechat_mlx.nn.cache import Cache, arrays_of, begin_step
-from voicechat_mlx.nn.cuda import chain
+from voicechat_mlx.nn.cuda.launch import Kernel
 from voicechat_mlx.pipeline import hear, sound
 from voicechat_mlx.precision import Precision
 from voicechat_mlx.session import Session
@@ -93,18 +92,17 @@ NARROW = VoiceChatConfig(
 
 
 def main() -> None:
-    print("| stage | launches: own, other | in chains: own, other |\n| --- | --- | --- |")
-    plain, chained = counted(""), counted("1")
-    for stage, (own, other) in plain.items():
-        print(f"| {stage} | {own}, {other} | {chained[stage][0]}, {chained[stage][1]} |")
-    totals = [[sum(column) for column in zip(*found.values(), strict=True)] for found in (plain, chained)]
-    print("| **frame** | " + " | ".join(f"{own}, {other}" for own, other in totals) + " |")
+    print("| stage | own kernels | MLX's |\n| --- | ---: | ---: |")
+    found = counted()
+    for stage, (own, other) in found.items():
+        print(f"| {stage} | {own} | {other} |")
+    own, other = (sum(column) for column in zip(*found.values(), strict=True))
+    print(f"| **frame** | {own} | {other} |")
 
 
-def counted(switch: str) -> dict[str, tuple[int, int]]:
-    """Stage → our kernels and MLX's operations, with or without chains."""
-    with mock.patch.dict(os.environ, {chain.SWITCH: switch}):
-        return dict(_counted())
+def counted() -> dict[str, tuple[int, int]]:
+    """Stage → our kernels and MLX's operations."""
+    return dict(_counted())
 
 
 def _counted() -> Iterator[tuple[str, tuple[int, int]]]:
@@ -119,13 +117,10 @@ def _counted() -> Iterator[tuple[str, tuple[int, int]]]:
     mx.eval(arrays_of(past), mel, frame, codes, encoded)
     calls: Counter[str] = Counter()
 
-    def stand_in(name: str, *_: Any, **__: Any) -> Callable[..., list[mx.array]]:
-        def call(*, inputs: Any, output_shapes: Any, output_dtypes: Any, **_: Any) -> list[mx.array]:
-            calls[name] += 1
-            outputs = [mx.zeros(*kind) for kind in zip(output_shapes, output_dtypes, strict=True)]
-            return list(mx.depends(outputs, list(inputs)))
-
-        return call
+    def stand_in(kernel: Kernel, inputs: Any, _: Any, __: int, ___: int, shapes: Any, dtypes: Any, *____: Any) -> Any:
+        calls[kernel.name] += 1
+        outputs = [mx.zeros(*kind) for kind in zip(shapes, dtypes, strict=True)]
+        return mx.depends(outputs, list(inputs))
 
     def norm(x: mx.array, *_: Any) -> mx.array:
         calls["MLX"] += 1

@@ -22,6 +22,7 @@ using std::min;
 #define OPAQUE __attribute__((noipa))
 #endif
 #define __device__
+#define __global__
 #ifdef TOGETHER
 #define LOCAL static thread_local
 #else
@@ -32,7 +33,6 @@ using std::min;
 #define __launch_bounds__(...)
 #define EMULATED
 #define RELAX() sched_yield()
-#define __nv_bfloat16 bfloat16
 
 struct uint3 {
   unsigned x, y, z;
@@ -137,6 +137,39 @@ T __shfl_xor_sync(unsigned, T value, int lanes) {
   T other;
   std::memcpy(&other, &(*places)[threadIdx.x ^ lanes], 4);
   return other;
+}
+
+template <typename T>
+T __shfl_sync(unsigned, T value, int lane) {
+  static_assert(sizeof(T) == 4);
+  unsigned(*const places)[1024] = exchanged + (turns[threadIdx.x] ^= 1);
+  std::memcpy(&(*places)[threadIdx.x], &value, 4);
+  wait_for(true);
+  T other;
+  std::memcpy(&other, &(*places)[threadIdx.x / 32 * 32 + lane], 4);
+  return other;
+}
+inline unsigned masked(unsigned x, unsigned mask, unsigned bits) {
+  return (x & mask) | bits;
+}
+// A tensor core, as the documentation of mma.m16n8k16 lays out its fragments.
+LOCAL unsigned fragments[2][1024][6];
+inline void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+  auto& held = fragments[turns[threadIdx.x] ^= 1];
+  std::copy(a, a + 4, held[threadIdx.x]);
+  std::copy(b, b + 2, held[threadIdx.x] + 4);
+  wait_for(true);
+  const unsigned lane = threadIdx.x % 32, warp = threadIdx.x - lane;
+  auto half = [&](unsigned from, unsigned reg, unsigned k) {
+    return __uint_as_float(held[warp + from][reg] >> (k % 2 * 16) << 16);
+  };
+  for (unsigned i = 0; i < 4; i++) {
+    const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+    for (unsigned k = 0; k < 16; k++) {
+      const unsigned at = k % 8 / 2;
+      c[i] += half(row % 8 * 4 + at, row / 8 + k / 8 * 2, k) * half(column * 4 + at, 4 + k / 8, k);
+    }
+  }
 }
 
 // Lets a fiber run until it waits or ends.

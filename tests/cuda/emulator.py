@@ -8,11 +8,13 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -21,64 +23,54 @@ import mlx.core as mx
 import numpy as np
 
 from voicechat_mlx.nn import cuda, packed
-from voicechat_mlx.nn.cuda import chain, launch
+from voicechat_mlx.nn.cuda import chain, launch, step
 
 HEADER = Path(__file__).with_name("emulator.hpp")
 COMPILER = shutil.which("g++") or shutil.which("clang++")
 OPTIONS = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-pthread", "-fvisibility=hidden")
 """Hidden, since libraries would share what has the same name in them."""
-C_TYPES = {
-    mx.float32: "float",
-    mx.bfloat16: "bfloat16",
-    mx.int32: "int",
-    mx.uint32: "unsigned",
-    mx.bool_: "bool",
-    mx.int64: "long long",
-}
-Template = list[tuple[str, bool | int | mx.Dtype]]
+_ALIGNED = np.asarray(mx.zeros((64,))).ctypes.data % 16
+"""Where MLX begins arrays on a CPU. On a GPU they begin at multiples of 256 bytes, and slices anywhere."""
+
+
+Call = Callable[..., list[mx.array]]
 
 
 @contextmanager
-def pretended(build: Callable[..., Any], multiprocessors: int) -> Iterator[None]:
-    """As if there were such an NVIDIA GPU, for which `build` makes the kernels."""
+def pretended(call: Call, multiprocessors: int) -> Iterator[None]:
+    """As if there were such an NVIDIA GPU, where `call` stands for `Kernel.__call__`."""
     with (
-        mock.patch.multiple(launch, build=build),
-        mock.patch.multiple(chain, build=build, available=lambda: True, multiprocessors=lambda: multiprocessors),
+        mock.patch.object(launch.Kernel, "__call__", call),
+        mock.patch.multiple(chain, available=lambda: True, multiprocessors=lambda: multiprocessors),
+        mock.patch.object(step, "has_tensor_cores", lambda: True),
         mock.patch.object(cuda, "available", lambda: True),
         mock.patch.object(packed, "computes_here", lambda weight: False),
     ):
-        _forget_kernels()
         yield
-    _forget_kernels()
 
 
-def _forget_kernels() -> None:
-    launch.kernel.cache_clear()
-    chain._kernel.cache_clear()
-
-
-def emulated(name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str = "") -> Any:
-    """A stand-in for `launch.build` with the same call."""
-    parts = name, tuple(inputs), tuple(outputs), source, launch.text("common.cuh") + header
-
-    def call(
-        *,
-        inputs: Sequence[mx.array],
-        template: Template,
-        grid: tuple[int, int, int],
-        threadgroup: tuple[int, int, int],
-        output_shapes: Sequence[tuple[int, ...]],
-        output_dtypes: Sequence[mx.Dtype],
-    ) -> list[mx.array]:
-        library = _library(parts, [x.dtype for x in inputs], template, output_dtypes)
-        sources = [_to_numpy(x) for x in inputs]
-        targets = [_filled(shape, dtype) for shape, dtype in zip(output_shapes, output_dtypes, strict=True)]
-        shapes = [np.array(x.shape or (1,), np.int32) for x in inputs]
-        pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*sources, *targets, *shapes)]
-        library.run(grid[0] // threadgroup[0], threadgroup[0], *pointers)
-        return [_to_mlx(array, dtype) for array, dtype in zip(targets, output_dtypes, strict=True)]
-
-    return call
+def emulated(
+    kernel: launch.Kernel,
+    inputs: Sequence[mx.array],
+    template: launch.Template,
+    blocks: int,
+    threads: int,
+    shapes: Sequence[tuple[int, ...]],
+    dtypes: Sequence[mx.Dtype],
+    scalars: Sequence[int] = (),
+) -> list[mx.array]:
+    """What a launch on a GPU would give."""
+    assert blocks > 0, f"{kernel.name}: MLX divides by the number of blocks"
+    source = kernel.source([x.dtype for x in inputs], dtypes, template, threads, "kernel")
+    library = _library(kernel, source)
+    sources = [_to_numpy(x) for x in inputs]
+    for key, x, array in zip(kernel.signature.inputs, inputs, sources, strict=True):
+        aligned = x.nbytes < 16 or array.ctypes.data % 16 == _ALIGNED
+        assert aligned or not re.search("(int|float)4", kernel.body), f"{key} cannot be read 16 bytes at a time"
+    targets = [_filled(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
+    pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*sources, *targets)]
+    library.run(blocks, threads, *pointers, *scalars)
+    return [_to_mlx(array, dtype) for array, dtype in zip(targets, dtypes, strict=True)]
 
 
 def _to_numpy(x: mx.array) -> np.ndarray[Any, Any]:
@@ -100,39 +92,26 @@ def _filled(shape: tuple[int, ...], dtype: mx.Dtype) -> np.ndarray[Any, Any]:
     return np.full(shape, 123456789, np.uint32 if dtype == mx.uint32 else np.int32)
 
 
-def _library(
-    parts: tuple[str, tuple[str, ...], tuple[str, ...], str, str],
-    dtypes: Sequence[mx.Dtype],
-    template: Template,
-    output_dtypes: Sequence[mx.Dtype],
-) -> ctypes.CDLL:
-    name, inputs, outputs, body, header = parts
-    parameters, constants = [], []
-    for key, value in template:
-        if isinstance(value, mx.Dtype):
-            constants.append(f"using {key} = {C_TYPES[value]};")
-        else:
-            constants.append(f"constexpr {'bool' if isinstance(value, bool) else 'int'} {key} = {int(value)};")
-    for key, dtype in zip(inputs, dtypes, strict=True):
-        parameters.append(f"const {C_TYPES[dtype]}* {key}")
-    for key, dtype in zip(outputs, output_dtypes, strict=True):
-        parameters.append(f"{C_TYPES[dtype]}* {key}")
-    parameters += [f"const int* {key}_shape" for key in inputs]
+@cache
+def _library(kernel: launch.Kernel, source: str) -> ctypes.CDLL:
+    inputs, outputs, scalars = kernel.signature
+    pointers = [*inputs, *outputs]
+    parameters = [*(f"void* {key}" for key in pointers), *(f"int {key}" for key in scalars)]
+    arguments = [*(f"Any{{{key}}}" for key in pointers), *scalars]
     source = "\n".join(
         [
-            "#define TOGETHER" if "barrier" in inputs else "",
+            "#define TOGETHER" if "words" in inputs else "",
             HEADER.read_text(encoding="utf-8"),
-            header,
+            source,
+            "struct Any { void* place; template <typename T> operator T*() const { return static_cast<T*>(place); } };",
             f'extern "C" SHOWN void run(unsigned blocks, unsigned threads, {", ".join(parameters)}) {{',
-            *constants,
-            "launch(blocks, threads, [=] {",
-            body,
-            "});}",
+            f"launch(blocks, threads, [=] {{ kernel({', '.join(arguments)}); }});",
+            "}",
         ]
     )
     folder = Path(tempfile.gettempdir()) / "voicechat_mlx_emulator"
     folder.mkdir(exist_ok=True)
-    target = folder / f"{name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}.so"
+    target = folder / f"{kernel.name}_{hashlib.sha256(source.encode()).hexdigest()[:16]}.so"
     if not target.exists():
         made = target.with_suffix(f".{os.getpid()}")  # others may compile the same
         text = made.with_suffix(f".{os.getpid()}.cpp")

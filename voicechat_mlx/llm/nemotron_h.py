@@ -81,7 +81,7 @@ class NemotronH(nn.Module):
         steps = x.shape[1]
         begin_step(cache, steps)
         mask = next((entry.mask(steps) for entry in cache.layers if isinstance(entry, KVCache)), None)
-        with cuda.chaining("llm"):
+        with cuda.chaining():
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
                 x = layer(x, layer_cache, mask)
         end_step(cache, steps)

@@ -11,6 +11,7 @@ from typing import Any
 
 import mlx.core as mx
 
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import Cache, Timeline, arrays_of, begin_step, parts_of, set_arrays
 
 Stage = Callable[..., Any]
@@ -35,7 +36,8 @@ class Runner:
 
     def plain(self, stage: Stage, cache: Cache, *inputs: mx.array) -> Any:
         """The same as written, for any number of frames."""
-        return stage(self._model, cache, *inputs)
+        with cuda.meetings():
+            return stage(self._model, cache, *inputs)
 
 
 class _CompiledStage:
@@ -60,4 +62,5 @@ class _CompiledStage:
     def _pure(self, arrays: list[mx.array], *inputs: mx.array) -> tuple[Any, list[mx.array]]:
         cache = self._structure.clone()
         set_arrays(cache, arrays)
-        return self._stage(self._model, cache, *inputs), arrays_of(cache)
+        with cuda.meetings():
+            return self._stage(self._model, cache, *inputs), arrays_of(cache)

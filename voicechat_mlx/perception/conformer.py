@@ -6,8 +6,6 @@ Source: Gulati et al. 2020 (Conformer), Rekesh et al. 2023 (FastConformer).
 
 from __future__ import annotations
 
-from contextlib import nullcontext
-
 import mlx.core as mx
 from mlx import nn
 
@@ -157,7 +155,7 @@ class FastConformerEncoder(nn.Module):
             return x
         first, past = self.layers[0].self_attn, cache.layers[0].attention
         mask = first.mask(x.shape[1], past.timeline.offset)  # one for all: they share the window and the timeline
-        with nullcontext() if padding else cuda.chaining("perception"):  # padding waits for nothing before it
+        with cuda.chaining():
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
                 x = layer(x, layer_cache, padding=padding, mask=mask)
         end_step(cache, x.shape[1])

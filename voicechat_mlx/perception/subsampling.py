@@ -13,6 +13,7 @@ from mlx import nn
 from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import relu
 from voicechat_mlx.nn.cache import Cache
+from voicechat_mlx.nn.fused import fused
 
 FEW = 1 << 18
 """Products up to which a CPU spends more on starting a step for each of nine taps than on summing all at once."""
@@ -123,20 +124,21 @@ class CausalDwStridingSubsampling(nn.Module):
         """
         last = cache is None if last is None else last
         cache = cache or self.make_cache(mel.shape[0], mel.dtype)
-        x = mel[..., None]
-        x = relu(self._stage(0, x, cache, last))
-        x = self.conv[3].pointwise(self._stage(2, x, cache, last))
-        x = self.conv[6].pointwise(self._stage(5, relu(x), cache, last))
-        x = relu(x)
+        x = self._stage(0, mel[..., None], cache, last)
+        x = self._stage(2, relu(x) if x.shape[1] else x, cache, last)
+        x = self._stage(5, relu(self.conv[3].pointwise(x)) if x.shape[1] else x, cache, last)
         batch, frames, bins, channels = x.shape
-        return self.out(x.transpose(0, 1, 3, 2).reshape(batch, frames, channels * bins))
+        if frames == 0:  # compiled functions of nothing divide by zero on a GPU
+            return mx.zeros((batch, 0, self.out.weight.shape[0]), dtype=x.dtype)
+        x = relu(self.conv[6].pointwise(x))
+        return fused(x.transpose(0, 1, 3, 2).reshape(batch, frames, channels * bins), self.out)
 
     def _stage(self, index: int, x: mx.array, cache: SubsamplingCache, last: bool) -> mx.array:
         stage, conv = cache.stages[index // 2], self.conv[index]
         if cuda.available() and x.shape[0] == 1 and x.shape[1] and stage.rows.shape[1] + x.shape[1] >= 3 and not last:
             y, stage.rows = cuda.subsample(stage.rows, x, conv.rows, conv.bias)
             return y
-        rows = mx.concatenate([stage.rows, x], axis=1)
+        rows = mx.concatenate([stage.rows, x], axis=1) if x.shape[1] else stage.rows
         if last:
             rows = mx.pad(rows, [(0, 0), (0, 1), (0, 0), (0, 0)])
         outputs = max(0, (rows.shape[1] - 3) // 2 + 1)

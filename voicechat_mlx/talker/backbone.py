@@ -211,7 +211,7 @@ class TalkerBackbone(nn.Module):
         begin_step(cache, steps)
         shared: dict[bool, tuple[mx.array, Rotation]] = {}
         total = Sum(x)
-        with cuda.chaining("talker"):
+        with cuda.chaining():
             for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
                 attention = layer.self_attn
                 if attention.is_global not in shared:

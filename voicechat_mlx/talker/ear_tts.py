@@ -60,15 +60,15 @@ class EarTts(nn.Module):
         self.prepare()
 
     def prepare(self) -> None:
-        """½‖e‖² of the codebooks' rows, (Q, K). Both one by one, Q × (K, latent) and Q × (K,), as views.
+        """½‖e‖² of the codebooks' rows, (Q, K).
 
-        The same as `_quantise` reads them: ½‖e‖² (1, K) and the book turned (latent, K).
+        And of each book what `_quantise` reads: its ½‖e‖² (1, K), and itself turned, (latent, K).
         """
         self._half_norms = 0.5 * mx.square(self.rvq_embs).sum(axis=-1)
         self._books = [book.squeeze(0) for book in mx.split(self.rvq_embs, self._levels)]
-        self._norms_of_books = [norms.squeeze(0) for norms in mx.split(self._half_norms, self._levels)]
-        pairs = zip(self._norms_of_books, self._books, strict=True)
-        self._turned = [(half_norm[None], book.T) for half_norm, book in pairs]
+        self._turned = list(
+            zip(mx.split(self._half_norms, self._levels), (book.T for book in self._books), strict=True)
+        )
 
     @property
     def mask_code(self) -> int:
@@ -143,7 +143,7 @@ class EarTts(nn.Module):
         chosen_sum = mx.zeros((self._latent,), dtype=self.rvq_embs.dtype)
         done = 0
         for turn, count in enumerate(self._counts):
-            with cuda.chaining("mixture"):
+            with cuda.chaining():
                 shared = fused(chosen_sum[None].astype(hidden.dtype), self.embed_code)
                 mean, log_std = self.mog_head(hidden, gumbel[turn].squeeze(0), shared)
             residual = mean + mx.exp(log_std) * normal[turn].squeeze(0) * self._noise_scale
@@ -155,10 +155,8 @@ class EarTts(nn.Module):
     def _quantise(self, residual: mx.array, codes: mx.array, levels: range) -> tuple[mx.array, mx.array]:
         """A point (latent,) → each level's nearest row, subtracted before the next: codes (Q,), and what is left."""
         now = slice(levels.start, levels.stop)
-        if (barrier := cuda.barrier("codes")) is not None:
-            return cuda.codes_together(residual, self.rvq_embs, self._half_norms, codes, levels, barrier)
         if cuda.available():
-            return cuda.nearest_codes(residual, self._books[now], self._norms_of_books[now], codes, levels.start)
+            return cuda.nearest_codes(residual, self.rvq_embs, self._half_norms, codes, levels)
         rest, found = residual[None], []
         for book, (half_norm, turned) in zip(self._books[now], self._turned[now], strict=True):
             found.append(mx.addmm(half_norm, rest, turned, alpha=-1.0).argmin(axis=1, keepdims=True))

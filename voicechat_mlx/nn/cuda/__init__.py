@@ -4,11 +4,10 @@ Each has a plain MLX twin in the module that calls it, which every other back en
 The sources are the .cu files beside this one.
 """
 
-from voicechat_mlx.nn.cuda.chain import barrier, chaining, recording
+from voicechat_mlx.nn.cuda.chain import chaining, recording
 from voicechat_mlx.nn.cuda.kernels import (
     add_norm,
     attend,
-    codes_together,
     depthwise,
     inverse_stft,
     mamba_frame,
@@ -20,6 +19,7 @@ from voicechat_mlx.nn.cuda.kernels import (
 )
 from voicechat_mlx.nn.cuda.later import later
 from voicechat_mlx.nn.cuda.launch import SHARED_BYTES, available
+from voicechat_mlx.nn.cuda.meeting import meetings
 from voicechat_mlx.nn.cuda.product import product, suits, weights_of
 from voicechat_mlx.nn.cuda.promise import settled
 from voicechat_mlx.nn.cuda.step import Addend, Norm, Weights
@@ -32,13 +32,12 @@ __all__ = [
     "add_norm",
     "attend",
     "available",
-    "barrier",
     "chaining",
-    "codes_together",
     "depthwise",
     "inverse_stft",
     "later",
     "mamba_frame",
+    "meetings",
     "mixture",
     "nearest_codes",
     "product",

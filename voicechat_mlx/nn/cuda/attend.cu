@@ -3,7 +3,6 @@
 // holds D / 2 rotation rates. One block per row and head; warps take AT_ONCE slots in turn and join their means.
 constexpr int WARPS = 32, P = (D + 31) / 32, HALF = D / 2, AT_ONCE = 4;
 __shared__ float maxima[WARPS], totals[WARPS], means[WARPS][D], asked[D], offered[D];
-const int C = keys_shape[2];
 const int row = blockIdx.x / H, head = blockIdx.x % H, shared = head / (H / HK);
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, position = count[0];
 const T* source = qkv + static_cast<size_t>(row) * (H + 2 * HK) * D;

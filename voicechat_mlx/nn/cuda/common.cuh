@@ -1,6 +1,25 @@
 // Shared by every kernel here. Numbers are accumulated in float32 whatever they are stored in.
 #define ENDLESS __int_as_float(0x7f800000)
 
+#ifndef EMULATED
+// Rounds to nearest, ties to even, as MLX does.
+struct alignas(2) bfloat16 {
+  unsigned short bits;
+  bfloat16() = default;
+  __device__ explicit bfloat16(float value) {
+#if __CUDA_ARCH__ >= 800
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(value));
+#else
+    const unsigned whole = __float_as_uint(value);
+    bits = static_cast<unsigned short>(value == value ? (whole + 0x7fff + (whole >> 16 & 1)) >> 16 : 0x7fff);
+#endif
+  }
+  __device__ explicit operator float() const {
+    return __uint_as_float(static_cast<unsigned>(bits) << 16);
+  }
+};
+#endif
+
 template <typename T>
 __device__ float up(T x) {
   return static_cast<float>(x);
@@ -101,10 +120,8 @@ __device__ T fresh(const T* place) {
 }
 
 #ifndef EMULATED
-__device__ inline unsigned add_release(unsigned* place, unsigned value) {
-  unsigned old;
-  asm volatile("atom.add.release.gpu.global.u32 %0, [%1], %2;" : "=r"(old) : "l"(place), "r"(value) : "memory");
-  return old;
+__device__ inline void add_release(unsigned* place, unsigned value) {
+  asm volatile("red.add.release.gpu.global.u32 [%0], %1;" : : "l"(place), "r"(value) : "memory");
 }
 __device__ inline unsigned load_acquire(const unsigned* place) {
   unsigned value;
@@ -112,24 +129,41 @@ __device__ inline unsigned load_acquire(const unsigned* place) {
   return value;
 }
 #define RELAX()
+
+// (x & mask) | bits, in one instruction.
+__device__ inline unsigned masked(unsigned x, unsigned mask, unsigned bits) {
+  unsigned found;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(found) : "r"(x), "r"(mask), "r"(bits));
+  return found;
+}
+
+// c (16, 8) += a (16, 16) · b (16, 8) by a warp, in bfloat16 and float32. Of a lane: c of rows lane / 4 and 8 further, columns
+// 2 (lane % 4) and the next; a of these rows, b of column lane / 4, each at 2 (lane % 4), the next, and 8 further.
+__device__ inline void multiply(float (&c)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+#if __CUDA_ARCH__ >= 800
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
 #endif
 
 // All blocks of a grid meet: none leaves `wait` before the last has come to `arrive`, and what was written before one is
-// seen behind the other. All of them must run at once. The word's highest bit turns over when they have met, the others
-// count who has come and are 0 again afterwards.
+// seen behind the other. All of them must run at once. The word counts who has come, from 0 on.
 struct Meeting {
   unsigned* word;
-  unsigned before = 0;
+  unsigned awaited = 0;
 
   __device__ void arrive() {
     __syncthreads();
+    awaited += gridDim.x;
     if (threadIdx.x == 0) {
-      before = add_release(word, blockIdx.x ? 1u : 0x80000000u - (gridDim.x - 1));
+      add_release(word, 1);
     }
   }
   __device__ void wait() {
     if (threadIdx.x == 0) {
-      while (((load_acquire(word) ^ before) & 0x80000000u) == 0) {
+      while (load_acquire(word) < awaited) {
         RELAX();
       }
     }
@@ -140,3 +174,10 @@ struct NoMeeting {
   __device__ void arrive() {}
   __device__ void wait() {}
 };
+
+// The words of the next launch's meetings.
+__device__ inline void clear(unsigned* words) {
+  if (blockIdx.x == 0 && threadIdx.x < 16) {
+    words[threadIdx.x] = 0;
+  }
+}

@@ -1,7 +1,7 @@
 // T steps of a causal depthwise convolution, y[t, c] = bias[c] + Σ_k taps[k, c] · joined[t + k, c], joined = tail, then x;
 // with NORM its layer norm over the channels, and through SiLU if asked. One block per step; the moved tail is block 0's.
 __shared__ float row[C];
-const int t = blockIdx.x, T_steps = x_shape[1];
+const int t = blockIdx.x, steps = gridDim.x;
 auto joined = [&](int step, int c) { return step < K - 1 ? tail[step * C + c] : x[static_cast<size_t>(step - K + 1) * C + c]; };
 float partial = 0.0f;
 for (int c = threadIdx.x; c < C; c += blockDim.x) {
@@ -14,7 +14,7 @@ for (int c = threadIdx.x; c < C; c += blockDim.x) {
 }
 if (t == 0) {
   for (int i = threadIdx.x; i < (K - 1) * C; i += blockDim.x) {
-    next_tail[i] = joined(T_steps + i / C, i % C);
+    next_tail[i] = joined(steps + i / C, i % C);
   }
 }
 float mean = 0.0f, inverse = 1.0f;

@@ -1,7 +1,7 @@
 // The next hops of a stream from T frames of BINS magnitude logits and BINS phases, and the frames that still overlap
 // what comes next. Hop j is Σ_i quarter i of frame j - i, over the window energy of the frames that are real.
 constexpr int PER_FRAME = N / HOP, OVERLAP = PER_FRAME - 1;
-const int frames = features_shape[1], step = gridDim.x * blockDim.x;
+const int step = gridDim.x * blockDim.x;
 auto number = [&](int frame, int n) {  // windowed; a frame below zero is held back from before
   if (frame < 0) {
     return held[(OVERLAP + frame) * N + n];

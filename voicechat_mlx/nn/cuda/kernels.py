@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import mlx.core as mx
 
 from voicechat_mlx.nn.cuda.chain import at_once
-from voicechat_mlx.nn.cuda.launch import THREADS, Template, bits, constants, run
+from voicechat_mlx.nn.cuda.launch import LEAST_NUMBERS, THREADS, Template, bits, constants, run
+from voicechat_mlx.nn.cuda.meeting import leave_words, take_words
 
 LARGE_BLOCK = 1024
 """Threads where few blocks do all the work."""
@@ -45,7 +45,10 @@ def attend(
     ]
     inputs = [qkv, keys, values, count, q_scale, k_scale, rates]
     shape = (rows, 1, heads * head_dim)
-    return run("attend", inputs, template, rows * heads, [shape], [qkv.dtype], LARGE_BLOCK)[0]
+    found = run(
+        "attend", inputs, template, rows * heads, [shape], [qkv.dtype], threads=LARGE_BLOCK, scalars=[keys.shape[2]]
+    )
+    return found[0]
 
 
 def add_norm(x: mx.array, y: mx.array, post: mx.array, pre: mx.array, eps: float) -> mx.array:
@@ -80,39 +83,17 @@ def mixture(
         ("RANK", rank),
     ]
     inputs = [x, projected, mus, low_mat, gumbel, constants(top_p, guidance, least)]
-    mean, log_std = run("mixture", inputs, template, 1, [(latent,), (1,)], [mx.float32] * 2, LARGE_BLOCK // 2)
+    mean, log_std = run("mixture", inputs, template, 1, [(latent,), (1,)], [mx.float32] * 2, threads=LARGE_BLOCK)
     return mean, log_std
 
 
 def nearest_codes(
-    residual: mx.array, books: Sequence[mx.array], half_norms: Sequence[mx.array], found: mx.array, start: int
+    residual: mx.array, books: mx.array, half_norms: mx.array, found: mx.array, levels: range
 ) -> tuple[mx.array, mx.array]:
-    """Levels start, start + 1, … of residual quantisation.
+    """These levels of residual quantisation, by all books (Q, K, latent) and ½‖rows‖² (Q, K).
 
-    residual (latent,), books (K, latent), ½‖rows‖² (K,), found (Q,) int32 → `found` with these levels' codes, and what
-    is left of the residual (latent,). A launch a level: `codes_together` needs one for all.
+    residual (latent,), found (Q,) int32 → `found` with these levels' codes, and what is left of the residual (latent,).
     """
-    latent, blocks, last = residual.shape[0], -(-books[0].shape[0] // 8), len(books)
-    state: list[mx.array] = [residual.astype(mx.float32), constants(0.0), constants(0), found]
-    for level in range(last + 1):
-        book, norms = books[min(level, last - 1)], half_norms[min(level, last - 1)]
-        previous = books[max(level - 1, 0)]
-        template: Template = [("B", book.dtype), ("LATENT", latent), ("FIRST", level == 0), ("LAST", level == last)]
-        state = run(
-            "next_code",
-            [*state, constants(start + level - 1), previous, book, norms],
-            template,
-            1 if level == last else blocks,
-            [(latent,), (blocks,), (blocks,), found.shape],
-            [mx.float32, mx.float32, mx.int32, mx.int32],
-        )
-    return state[3], state[0].astype(residual.dtype)
-
-
-def codes_together(
-    residual: mx.array, books: mx.array, half_norms: mx.array, found: mx.array, levels: range, barrier: mx.array
-) -> tuple[mx.array, mx.array]:
-    """What `nearest_codes` finds, from all books (Q, K, latent) and ½‖rows‖² (Q, K)."""
     count, size, latent = books.shape
     blocks = min(at_once(), -(-size // (THREADS // 32)))
     template: Template = [
@@ -123,10 +104,11 @@ def codes_together(
         ("START", levels.start),
         ("COUNT", len(levels)),
     ]
-    inputs = [residual.astype(mx.float32), found, books, half_norms, barrier]
-    shapes = [found.shape, (latent,), (2 * blocks,), (2 * blocks,)]
-    dtypes = [mx.int32, mx.float32, mx.float32, mx.int32]
-    codes, rest, _, _ = run("nearest_codes", inputs, template, blocks, shapes, dtypes)
+    inputs = [residual.astype(mx.float32), found, books, half_norms, take_words()]
+    shapes = [found.shape, (latent,), (2 * blocks,), (2 * blocks,), (LEAST_NUMBERS,)]
+    dtypes = [mx.int32, mx.float32, mx.float32, mx.int32, mx.uint32]
+    codes, rest, _, _, words = run("nearest_codes", inputs, template, blocks, shapes, dtypes)
+    leave_words(words)
     return codes, rest.astype(residual.dtype)
 
 
@@ -139,10 +121,10 @@ def rel_attention(
 ) -> tuple[mx.array, mx.array, mx.array]:
     """qkv (1, 1, 3d), tails (1, L, d), positions (H, L + 1, D), biases (H, D), seen () → (1, 1, d), moved tails."""
     heads, head_dim = biases[0].shape
-    template: Template = [("T", qkv.dtype), ("D", head_dim)]
+    template: Template = [("T", qkv.dtype), ("D", head_dim), ("LEFT", tails[0].shape[1]), ("WIDTH", tails[0].shape[2])]
     inputs = [qkv, *tails, positions, *biases, seen]
     shapes = [(1, 1, heads * head_dim), tails[0].shape, tails[1].shape]
-    out, keys, values = run("rel_attention", inputs, template, heads, shapes, [qkv.dtype] * 3)
+    out, keys, values = run("rel_attention", inputs, template, heads, shapes, [qkv.dtype] * 3, threads=LARGE_BLOCK)
     return out, keys, values
 
 
@@ -182,11 +164,12 @@ def subsample(before: mx.array, x: mx.array, taps: mx.array, bias: mx.array) -> 
     """
     rows, bins, width = before.shape[1] + x.shape[1], *x.shape[2:]
     outputs, channels = (rows - 3) // 2 + 1, taps.shape[1]
-    template: Template = [("C", channels), ("SHARED", width == 1)]
+    template: Template = [("C", channels), ("BINS", bins), ("SHARED", width == 1)]
     shape = (1, outputs, bins // 2 + 1, channels)
     blocks = -(-outputs * shape[2] * channels // THREADS)
     shapes = [shape, (1, rows - 2 * outputs, bins, width)]
-    y, after = run("subsample", [before, x, taps, bias], template, blocks, shapes, [mx.float32] * 2)
+    scalars = [before.shape[1], x.shape[1]]
+    y, after = run("subsample", [before, x, taps, bias], template, blocks, shapes, [mx.float32] * 2, scalars=scalars)
     return y, after
 
 
@@ -214,7 +197,8 @@ def inverse_stft(
     ]
     inputs = [features, held, real, matrix, window]
     shapes = [(1, count), held.shape, real.shape]
-    found = run("inverse_stft", inputs, template, -(-count // THREADS), shapes, [mx.float32] * 3)
+    blocks, dtypes = -(-count // THREADS), [mx.float32] * 3
+    found = run("inverse_stft", inputs, template, blocks, shapes, dtypes, scalars=[features.shape[1]])
     return found[0], found[1], found[2]
 
 
@@ -276,5 +260,5 @@ def rnnt_frame(
     inputs = [encoder_term, prediction_term, *state, *joint, embed, *lstm, *pred]
     shapes = [(most,), prediction_term.shape, state[0].shape, state[1].shape]
     dtypes = [mx.uint32, mx.float32, mx.float32, mx.float32]
-    pieces, term, hidden, cell = run("rnnt_frame", inputs, template, 1, shapes, dtypes, LARGE_BLOCK)
+    pieces, term, hidden, cell = run("rnnt_frame", inputs, template, 1, shapes, dtypes, threads=LARGE_BLOCK)
     return pieces, term, (hidden, cell)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
+import hashlib
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import mlx.core as mx
 
+from voicechat_mlx.nn.cuda.compiler import MAJOR, MULTIPROCESSORS, attribute, machine_code
 from voicechat_mlx.nn.cuda.promise import Array, settled
 
 SOURCES = Path(__file__).parent
@@ -19,40 +21,56 @@ SHARED_BYTES = 47 * 1024
 """Of the 48 KiB that a block may have: inputs, and a little for sums."""
 LEAST_NUMBERS = 16
 """Of an array that kernels read: MLX keeps arrays of up to 8 bytes where the host sees them, tens of times farther."""
-Template = list[tuple[str, bool | int | mx.Dtype]]
+Template = Sequence[tuple[str, bool | int | mx.Dtype]]
+C_TYPES = {
+    mx.float32: "float",
+    mx.bfloat16: "bfloat16",
+    mx.int32: "int",
+    mx.uint32: "unsigned",
+    mx.int64: "long long",
+    mx.bool_: "bool",
+}
+
+
+class Signature(NamedTuple):
+    """A kernel's parameters in their order, by the names that its source uses."""
+
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    scalars: tuple[str, ...] = ()
+    """Integers that may change from call to call; what never does is a template argument."""
+
 
 SIGNATURES = {
-    "attend": (["qkv", "keys", "values", "count", "q_scale", "k_scale", "rates"], ["out"]),
-    "add_norm": (["x", "y", "post", "pre"], ["normed"]),
-    "mixture": (["x", "projected", "mus", "low_mat", "gumbel", "options"], ["mean", "log_std"]),
-    "next_code": (
-        ["residual", "scores", "codes", "found", "place", "previous", "book", "half_norms"],
-        ["next_residual", "next_scores", "next_codes", "next_found"],
+    "attend": Signature(("qkv", "keys", "values", "count", "q_scale", "k_scale", "rates"), ("out",), ("C",)),
+    "add_norm": Signature(("x", "y", "post", "pre"), ("normed",)),
+    "mixture": Signature(("x", "projected", "mus", "low_mat", "gumbel", "options"), ("mean", "log_std")),
+    "nearest_codes": Signature(
+        ("residual", "found", "books", "half_norms", "words"),
+        ("next_found", "rest", "scores", "codes", "next_words"),
     ),
-    "nearest_codes": (
-        ["residual", "found", "books", "half_norms", "barrier"],
-        ["next_found", "rest", "scores", "codes"],
+    "rel_attention": Signature(
+        ("qkv", "key_tail", "value_tail", "positions", "u", "w", "seen"),
+        ("out", "next_keys", "next_values"),
     ),
-    "rel_attention": (
-        ["qkv", "key_tail", "value_tail", "positions", "u", "w", "seen"],
-        ["out", "next_keys", "next_values"],
+    "depthwise": Signature(("tail", "x", "taps", "bias", "norm_weight", "norm_bias"), ("y", "next_tail")),
+    "subsample": Signature(("before", "x", "taps", "bias"), ("y", "after"), ("earlier", "arriving")),
+    "inverse_stft": Signature(
+        ("features", "held", "real", "matrix", "window"), ("samples", "next_held", "next_real"), ("frames",)
     ),
-    "depthwise": (["tail", "x", "taps", "bias", "norm_weight", "norm_bias"], ["y", "next_tail"]),
-    "subsample": (["before", "x", "taps", "bias"], ["y", "after"]),
-    "inverse_stft": (["features", "held", "real", "matrix", "window"], ["samples", "next_held", "next_real"]),
-    "mamba_frame": (
-        ["projected", "tail", "taps", "bias", "decay", "skip", "dt_bias", "state"],
-        ["y", "next_tail", "next_state"],
+    "mamba_frame": Signature(
+        ("projected", "tail", "taps", "bias", "decay", "skip", "dt_bias", "state"),
+        ("y", "next_tail", "next_state"),
     ),
-    "rnnt_frame": (
-        [
+    "rnnt_frame": Signature(
+        (
             *("encoder_term", "prediction_term", "hiddens", "cells", "joint", "joint_bias"),
             *("embed", "matrices", "biases", "pred", "pred_bias"),
-        ],
-        ["pieces", "next_term", "next_hiddens", "next_cells"],
+        ),
+        ("pieces", "next_term", "next_hiddens", "next_cells"),
     ),
 }
-"""Each kernel's inputs and outputs, by the names that its source uses. A call may leave out what it does not need."""
+"""A call may leave out inputs and outputs that it does not need."""
 
 
 @cache
@@ -61,16 +79,14 @@ def available() -> bool:
     return bool(mx.cuda.is_available()) and mx.default_device().type == mx.DeviceType.gpu
 
 
-@cache
+def has_tensor_cores() -> bool:
+    """Whether the GPU multiplies matrices of bfloat16."""
+    return attribute(MAJOR) >= 8
+
+
 def multiprocessors() -> int:
-    """How many the GPU has; 0 where nobody says."""
-    count, attribute = ctypes.c_int(0), 16  # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    failed = driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(count), attribute, 0)
-    return 0 if failed else count.value
+    """How many the GPU has."""
+    return attribute(MULTIPROCESSORS)
 
 
 @cache
@@ -79,22 +95,86 @@ def text(name: str) -> str:
     return (SOURCES / name).read_text(encoding="utf-8")
 
 
-def build(name: str, inputs: Sequence[str], outputs: Sequence[str], source: str, header: str = "") -> Any:
-    """The callable that MLX makes of a source; it compiles at the first use of each template."""
-    return mx.fast.cuda_kernel(
-        name=name, input_names=inputs, output_names=outputs, source=source, header=text("common.cuh") + header
-    )
+@dataclass(frozen=True)
+class Kernel:
+    """A source that becomes machine code for each template, choice of dtypes and number of threads."""
+
+    name: str
+    signature: Signature
+    body: str
+    header: str = ""
+
+    def __call__(
+        self,
+        inputs: Sequence[mx.array],
+        template: Template,
+        blocks: int,
+        threads: int,
+        shapes: Sequence[tuple[int, ...]],
+        dtypes: Sequence[mx.Dtype],
+        scalars: Sequence[int] = (),
+    ) -> list[mx.array]:
+        """Launch it: its outputs, of the given shapes and dtypes."""
+        of = tuple(x.dtype for x in inputs), tuple(dtypes), tuple(template), threads
+        name, code = _machine_code(self, *of)
+        found: list[mx.array] = mx.fast.precompiled_cuda_kernel(
+            name=name,
+            compiled_source=code,
+            inputs=list(inputs),
+            output_shapes=list(shapes),
+            output_dtypes=list(dtypes),
+            scalars=list(scalars),
+            grid=(blocks * threads, 1, 1),
+            threadgroup=(threads, 1, 1),
+            ensure_row_contiguous=True,
+        )
+        return found
+
+    def source(
+        self, inputs: Sequence[mx.Dtype], outputs: Sequence[mx.Dtype], template: Template, threads: int, name: str
+    ) -> str:
+        """The whole translation unit, whose kernel is called `name`."""
+        parameters = [
+            *(f"const {C_TYPES[dtype]}* {key}" for key, dtype in zip(self.signature.inputs, inputs, strict=True)),
+            *(f"{C_TYPES[dtype]}* {key}" for key, dtype in zip(self.signature.outputs, outputs, strict=True)),
+            *(f"const int {key}" for key in self.signature.scalars),
+        ]
+        head = f'extern "C" __global__ void __launch_bounds__({threads}) {name}({", ".join(parameters)})'
+        return "\n".join([text("common.cuh"), self.header, head + " {", *map(_declared, template), self.body, "}\n"])
+
+
+def _declared(constant: tuple[str, bool | int | mx.Dtype]) -> str:
+    key, value = constant
+    if isinstance(value, mx.Dtype):
+        return f"using {key} = {C_TYPES[value]};"
+    return f"constexpr {'bool' if isinstance(value, bool) else 'int'} {key} = {int(value)};"
 
 
 @cache
-def kernel(name: str, absent: tuple[str, ...] = ()) -> Any:
+def _machine_code(
+    kernel: Kernel,
+    inputs: tuple[mx.Dtype, ...],
+    outputs: tuple[mx.Dtype, ...],
+    template: tuple[tuple[str, bool | int | mx.Dtype], ...],
+    threads: int,
+) -> tuple[str, bytes]:
+    """A name that no other kernel has, and the module."""
+    parts = inputs, outputs, template, threads
+    digest = hashlib.sha256(kernel.source(*parts, kernel.name).encode()).hexdigest()[:16]
+    name = f"{kernel.name}_{digest}"
+    return name, machine_code(name, kernel.source(*parts, name))
+
+
+@cache
+def kernel(name: str, absent: tuple[str, ...] = ()) -> Kernel:
     """The kernel of a file, by its `SIGNATURES`.
 
     `absent` inputs and outputs are null pointers: every argument costs time at every launch.
     """
-    inputs, outputs = ([each for each in names if each not in absent] for names in SIGNATURES[name])
+    inputs, outputs, scalars = SIGNATURES[name]
+    present = Signature(*(tuple(each for each in names if each not in absent) for names in (inputs, outputs)), scalars)
     nothing = "".join(f"T* const {each} = nullptr;\n" for each in absent)
-    return build("_without_".join((name, *absent)), inputs, outputs, nothing + text(f"{name}.cu"))
+    return Kernel(name, present, nothing + text(f"{name}.cu"))
 
 
 def run(
@@ -104,20 +184,18 @@ def run(
     blocks: int,
     shapes: Sequence[tuple[int, ...] | None],
     dtypes: Sequence[mx.Dtype],
+    *,
     threads: int = THREADS,
+    scalars: Sequence[int] = (),
 ) -> list[mx.array]:
     """Launch a kernel: its outputs, of the given shapes and dtypes. What is None is left out."""
-    names = [*SIGNATURES[name][0], *SIGNATURES[name][1]]
+    names = (*SIGNATURES[name].inputs, *SIGNATURES[name].outputs)
     absent = tuple(each for each, value in zip(names, [*inputs, *shapes], strict=True) if value is None)
-    result: list[mx.array] = kernel(name, absent)(
-        inputs=[settled(each) for each in inputs if each is not None],
-        template=template,
-        grid=(blocks * threads, 1, 1),
-        threadgroup=(threads, 1, 1),
-        output_shapes=[shape for shape in shapes if shape is not None],
-        output_dtypes=list(dtypes),
+    present = [settled(each) for each in inputs if each is not None]
+    kept = [(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True) if shape is not None]
+    return kernel(name, absent)(
+        present, template, blocks, threads, [shape for shape, _ in kept], [dtype for _, dtype in kept], scalars
     )
-    return result
 
 
 @cache

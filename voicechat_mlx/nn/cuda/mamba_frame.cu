@@ -3,6 +3,16 @@
 constexpr int WARPS = 8, WIDTH = H * HEAD_DIM, CHANNELS = WIDTH + 2 * GROUPS * STATE, PER_GROUP = H / GROUPS;
 __shared__ float inputs[HEAD_DIM], b[STATE], c[STATE];
 const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+constexpr int MINE = (HEAD_DIM + WARPS - 1) / WARPS, PER = (STATE + 31) / 32;
+float old[MINE][PER];  // on its way while the convolution runs
+#pragma unroll
+for (int m = 0; m < MINE; m++) {
+#pragma unroll
+  for (int i = 0; i < PER; i++) {
+    const int p = warp + m * WARPS, n = lane + 32 * i;
+    old[m][i] = p < HEAD_DIM && n < STATE ? state[static_cast<size_t>(head * HEAD_DIM + p) * STATE + n] : 0.0f;
+  }
+}
 const T* z = projected;
 const T* xbc = projected + WIDTH;
 auto convolve = [&](int channel, bool moves) {
@@ -32,19 +42,25 @@ const float raw = up(projected[WIDTH + CHANNELS + head]) + dt_bias[head];
 const float delta = raw > 20.0f ? raw : log1pf(expf(raw));
 const float fade = expf(delta * decay[head]);
 __syncthreads();
-for (int p = warp; p < HEAD_DIM; p += WARPS) {
-  const int channel = head * HEAD_DIM + p;
-  const size_t row = static_cast<size_t>(channel) * STATE;
-  float sum = 0.0f;
-  for (int n = lane; n < STATE; n += 32) {
-    const float moved = fade * state[row + n] + delta * inputs[p] * b[n];
-    next_state[row + n] = moved;
-    sum += moved * c[n];
-  }
-  sum = warp_sum(sum);
-  if (lane == 0) {
-    const float gate = up(z[channel]);
-    const T inner = static_cast<T>(sum + skip[head] * inputs[p]);
-    y[channel] = static_cast<T>(up(inner) * gate / (1.0f + expf(-gate)));
+#pragma unroll
+for (int m = 0; m < MINE; m++) {
+  const int p = warp + m * WARPS, channel = head * HEAD_DIM + p;
+  if (p < HEAD_DIM) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PER; i++) {
+      const int n = lane + 32 * i;
+      if (n < STATE) {
+        const float moved = fade * old[m][i] + delta * inputs[p] * b[n];
+        next_state[static_cast<size_t>(channel) * STATE + n] = moved;
+        sum += moved * c[n];
+      }
+    }
+    sum = warp_sum(sum);
+    if (lane == 0) {
+      const float gate = up(z[channel]);
+      const T inner = static_cast<T>(sum + skip[head] * inputs[p]);
+      y[channel] = static_cast<T>(up(inner) * gate / (1.0f + expf(-gate)));
+    }
   }
 }

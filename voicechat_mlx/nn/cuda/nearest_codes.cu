@@ -6,7 +6,8 @@ constexpr int MINE = (UNITS + 31) / 32, SHARE = (LATENT + THREADS - 1) / THREADS
 __shared__ float left[LATENT];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
 const int first = blockIdx.x * WARPS + warp;
-Meeting meet{const_cast<unsigned*>(barrier)};
+Meeting meet{const_cast<unsigned*>(words)};
+clear(next_words);
 uint4 packed[MINE];
 float norm = 0.0f;
 auto load = [&](int level, int row) {

@@ -23,7 +23,8 @@ struct Sizes {
   static constexpr int READS = (COLUMNS + 31) / 32;  // of 16 bytes, by a lane, in a row of weights
   static constexpr int ROWS = P::PAIRED ? 2 * P::PER : P::PER, OUT = P::PAIRED ? P::N / 2 : P::N;
   static constexpr int TILES = (OUT + WARPS * P::PER - 1) / (WARPS * P::PER);
-  static constexpr int HELD = P::R * READS * 32 * U;  // uint4s that hold all inputs
+  // uint4s that hold all inputs; for tensor cores also eight zeros, and the sums of groups, of which one too many is read
+  static constexpr int HELD = P::TENSOR ? UNITS + 8 + (P::K / 64 + 1 + 3) / 4 : P::R * READS * 32 * U;
 
   // As many reads in flight as do not fill the registers; the last of a row may be idle, as few as possible.
   __device__ static constexpr int depth() {
@@ -106,6 +107,15 @@ struct Row {
     }
     return packed;
   }
+  // Eight numbers as tensor cores take them: 0 and 4, 1 and 5, 2 and 6, 3 and 7.
+  __device__ uint4 paired(int i) const {
+    uint4 packed;
+#pragma unroll
+    for (int e = 0; e < S::E; e++) {
+      reinterpret_cast<T*>(&packed)[e] = static_cast<T>(numbers[i][e % 2 * (S::E / 2) + e / 2]);
+    }
+    return packed;
+  }
   // What storing and reading again would leave.
   __device__ void round() {
 #pragma unroll
@@ -165,6 +175,20 @@ struct Row {
       }
     }
   }
+  // Eight units are a group of 64: the lanes that have them add up what the product will read.
+  __device__ void sum_of_groups(int i, float* sums) const {
+    float total = 0.0f;
+#pragma unroll
+    for (int e = 0; e < S::E; e++) {
+      total += has(i) ? up(static_cast<T>(numbers[i][e])) : 0.0f;
+    }
+    for (int step = 1; step < 8; step *= 2) {
+      total += __shfl_xor_sync(0xffffffffu, total, step);
+    }
+    if (has(i) && threadIdx.x % 8 == 0) {
+      sums[unit(i) / 8] = total;
+    }
+  }
   // RMS within each of GROUPS parts of the row; `partial` has room for a float a unit.
   template <typename A>
   __device__ void grouped_norm(const Parameters<P, A>& weight, float* partial) {
@@ -204,13 +228,20 @@ struct Row {
   }
 };
 
-// x → s → norm(s), as the product takes it, into `held`; s, if it is not x, into `sum`.
+// x → s → norm(s), as the product takes it, into `held`; s, if it is not x, into `sum`. For tensor cores also the sums of
+// every 64 numbers, behind them.
 template <typename P, typename PW, typename PB, typename NW, typename NB>
 __device__ void prepare(
     uint4* held, const typename P::T* x, const typename P::T* y, const Parameters<P, PW>& post,
     const Parameters<P, PB>& pre_bias, const Parameters<P, NW>& weight, const Parameters<P, NB>& bias,
     typename P::T* sum) {
   using S = Sizes<P>;
+  if (P::TENSOR && threadIdx.x < 8) {
+    held[S::UNITS + threadIdx.x] = {0, 0, 0, 0};
+  }
+  if (P::TENSOR && threadIdx.x == 8) {
+    reinterpret_cast<float*>(held + S::UNITS + 8)[P::K / 64] = 0.0f;
+  }
   for (int q = 0; q < P::R; q++) {
     uint4* const place = held + q * S::READS * 32 * S::U;
     Row<P> row;
@@ -265,7 +296,14 @@ __device__ void prepare(
           }
         }
         const int unit = row.unit(i), rest = unit % (32 * S::U);  // neighbouring lanes shall read neighbouring 16 bytes
-        place[(unit / (32 * S::U) * S::U + rest % S::U) * 32 + rest / S::U] = row.rounded(i);
+        if (P::TENSOR) {
+          place[unit] = row.paired(i);
+        } else {
+          place[(unit / (32 * S::U) * S::U + rest % S::U) * 32 + rest / S::U] = row.rounded(i);
+        }
+      }
+      if (P::TENSOR) {
+        row.sum_of_groups(i, reinterpret_cast<float*>(held + S::UNITS + 8));
       }
     }
   }
@@ -289,10 +327,21 @@ __device__ float activated(float value, float partner) {
   return value;
 }
 
+// A number that is ready, as it goes out: with its bias, activation and residual.
+template <typename P, typename B>
+__device__ typename P::T finished(float value, float partner, float kept, const B* bias, int place) {
+  using T = typename P::T;
+  if (P::BIAS) {
+    value = up(static_cast<T>(value + up(bias[place])));
+  }
+  value = activated<P::ACT>(value, partner);
+  return static_cast<T>(P::RESIDUAL ? kept + (P::HALF ? 0.5f : 1.0f) * value : value);
+}
+
 template <
     typename P, typename Meet, typename W, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
 __device__ void product(
-    uint4* held, Meet meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
+    uint4* held, Meet& meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
     typename P::T* out, typename P::T* sum, const W* w, const SC* scales, const SC* offsets, const NW* norm_weight,
     const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
   using S = Sizes<P>;
@@ -416,11 +465,7 @@ __device__ void product(
       }
     }
     if (writes) {
-      if (P::BIAS) {
-        value = up(static_cast<T>(value + up(bias[mine])));
-      }
-      value = activated<P::ACT>(value, partner);
-      out[(lane / PER) * OUT + mine] = static_cast<T>(P::RESIDUAL ? kept + (P::HALF ? 0.5f : 1.0f) * value : value);
+      out[(lane / PER) * OUT + mine] = finished<P>(value, partner, kept, bias, mine);
     }
   }
 }

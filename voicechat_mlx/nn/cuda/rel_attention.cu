@@ -1,9 +1,8 @@
 // Relative-position attention of one new frame over its window: score_j = ((q + u) · k_j + (q + w) · p_j) / √D.
 // The window is LEFT earlier frames, of which at most the newest `seen` are real, and the new one, which also moves into the
 // returned windows. One block per head.
-constexpr int WARPS = 8, P = (D + 31) / 32;
+constexpr int WARPS = 32, P = (D + 31) / 32;
 __shared__ float maxima[WARPS], totals[WARPS], means[WARPS][D];
-const int LEFT = key_tail_shape[1], WIDTH = key_tail_shape[2];
 const T *q = qkv, *k = qkv + WIDTH, *v = qkv + 2 * WIDTH;
 const int head = blockIdx.x, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
 float content[P], place[P], mean[P] = {}, maximum = -ENDLESS, total = 0.0f;
@@ -13,6 +12,7 @@ for (int i = 0; i < P; i++) {
   content[i] = d < D ? query + up(u[head * D + d]) : 0.0f;
   place[i] = d < D ? query + up(w[head * D + d]) : 0.0f;
 }
+#pragma unroll
 for (int j = warp; j <= LEFT; j += WARPS) {
   const T* key = (j < LEFT ? key_tail + static_cast<size_t>(j) * WIDTH : k) + head * D;
   const T* value = (j < LEFT ? value_tail + static_cast<size_t>(j) * WIDTH : v) + head * D;

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
-from voicechat_mlx.nn.cuda.launch import THREADS, bits
+from voicechat_mlx.nn.cuda.launch import C_TYPES, THREADS, bits, has_tensor_cores
 from voicechat_mlx.nn.cuda.promise import Array
 
 ACTIVATIONS: dict[Callable[..., mx.array] | None, int] = {None: 0, silu: 1, relu_squared: 2, geglu: 3, glu: 4}
 MOST_READS = 20
 """Of 16 bytes that a thread of a chain may have on the way: 80 registers."""
+TENSOR_TILE = 16
+"""Outputs of a tile where tensor cores multiply."""
 PAIRED = (geglu, glu)
 """Activations that make one number of two, half the outputs apart."""
-C_TYPES = {mx.float32: "float", mx.bfloat16: "__nv_bfloat16"}
 
 
 @dataclass(frozen=True)
@@ -89,6 +90,14 @@ class Step:
         return self.weights.outputs // 2 if self.paired else self.weights.outputs
 
     @property
+    def on_tensor_cores(self) -> bool:
+        """Whether `tensor_product` takes it: one row of bfloat16 by 4 bits in groups of 64."""
+        weights = self.weights
+        one_row = self.x.size == weights.inputs and self.x.dtype == mx.bfloat16 and not self.paired
+        packed = weights.bits == 4 and weights.group_size == 64 and weights.scales is not None
+        return one_row and packed and weights.scales.dtype == mx.bfloat16 and has_tensor_cores()
+
+    @property
     def reads(self) -> int:
         """Times 16 bytes that a lane reads of a row of weights."""
         weights = self.weights
@@ -109,6 +118,8 @@ class Step:
     @property
     def tiles(self) -> int:
         """Parts that blocks can work on at the same time."""
+        if self.on_tensor_cores:
+            return -(-self.outputs // TENSOR_TILE)
         return -(-self.outputs // (THREADS // 32 * self.per_warp))
 
     @property
@@ -148,6 +159,7 @@ class Step:
             "ACT": ACTIVATIONS[self.activation],
             "RESIDUAL": self.residual is not None,
             "HALF": self.half,
+            "TENSOR": self.on_tensor_cores,
         }
 
     @property

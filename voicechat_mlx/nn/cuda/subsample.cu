@@ -1,7 +1,7 @@
 // One stage of the subsampling: a 3 × 3 convolution with stride 2 over rows (earlier ones, then x) and bins, of one channel
 // (SHARED) or of each channel alone. Output (o, f) reads rows 2o … 2o + 2 and bins 2f - 2 … 2f; zero outside.
-const int earlier = before_shape[1], rows = earlier + x_shape[1], outputs = (rows - 3) / 2 + 1;
-const int bins = x_shape[2], bins_out = bins / 2 + 1, width = SHARED ? 1 : C;
+const int rows = earlier + arriving, outputs = (rows - 3) / 2 + 1;
+constexpr int bins = BINS, bins_out = bins / 2 + 1, width = SHARED ? 1 : C;
 const int all = outputs * bins_out * C, step = gridDim.x * blockDim.x;
 auto joined = [&](int row, int i) {
   return row < earlier ? before[row * bins * width + i] : x[(row - earlier) * bins * width + i];

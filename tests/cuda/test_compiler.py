@@ -1,0 +1,117 @@
+"""Machine code is made once, kept, and made again where what was kept is not whole."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from fixtures.random_model import random_model
+from tests.cuda.emulator import pretended
+from tests.cuda.test_kernels import TALKATIVE
+from voicechat_mlx.nn.cuda import compiler
+from voicechat_mlx.nn.cuda.launch import Kernel
+from voicechat_mlx.precision import Precision
+from voicechat_mlx.session import Session
+
+CODE = compiler.MACHINE_CODE + b"code"
+
+
+@pytest.fixture()
+def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """The sources that were compiled, in place of the compiler."""
+    sources: list[str] = []
+
+    def compiled(source: str, architecture: str) -> bytes:
+        assert architecture == "sm_90"
+        sources.append(source)
+        return CODE
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiler, "compiled", compiled)
+    monkeypatch.setattr(compiler, "attribute", {compiler.MAJOR: 9, compiler.MINOR: 0}.get)
+    monkeypatch.setattr(compiler, "compiler_version", lambda: "13.0")
+    return sources
+
+
+def test_a_source_is_compiled_once(made: list[str]) -> None:
+    assert [compiler.machine_code("k", source) for source in ("a", "a", "b", "a")] == [CODE] * 4
+    assert made == ["a", "b"]
+
+
+def test_what_was_cut_short_is_made_again(made: list[str]) -> None:
+    compiler.machine_code("k", "a")
+    (kept,) = compiler.cache_folder().iterdir()
+    kept.write_bytes(b"")
+    assert compiler.machine_code("k", "a") == CODE
+    assert made == ["a", "a"]
+    assert kept.read_bytes() == CODE
+
+
+def test_another_compiler_makes_its_own(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler.machine_code("k", "a")
+    monkeypatch.setattr(compiler, "compiler_version", lambda: "12.9")
+    compiler.machine_code("k", "a")
+    assert made == ["a", "a"]
+
+
+def test_where_nothing_can_be_kept_it_is_made_every_time(
+    made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert compiler.machine_code("k", "a") == compiler.machine_code("k", "a") == CODE
+    assert made == ["a", "a"]
+
+
+def test_without_a_compiler_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    compiler._nvrtc.cache_clear()
+    with pytest.raises(compiler.CompileError, match="libnvrtc"):
+        compiler._nvrtc()
+
+
+def has_compiler() -> bool:
+    """Whether NVRTC is there; where MLX has not loaded it, the one that pip installs is."""
+    installed = importlib.util.find_spec("nvidia")
+    for folder in (installed.submodule_search_locations or ()) if installed else ():
+        for name in ("libnvrtc-builtins.so.*", "libnvrtc.so.*"):
+            for library in Path(folder).glob(f"cu*/lib/{name}"):
+                ctypes.CDLL(str(library))
+    try:
+        return bool(compiler.compiler_version())
+    except compiler.CompileError:
+        return False
+
+
+@pytest.mark.skipif(not has_compiler(), reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
+@pytest.mark.parametrize("bits", [0, 4])
+def test_every_kernel_of_a_talk_compiles_for_a_hopper(bits: int) -> None:
+    """What the emulator's C++ allows, CUDA may not."""
+    compiled: set[str] = set()
+
+    def call(
+        kernel: Kernel, inputs: Any, template: Any, _: int, threads: int, shapes: Any, dtypes: Any, *__: Any
+    ) -> Any:
+        source = kernel.source([x.dtype for x in inputs], dtypes, template, threads, kernel.name)
+        if source not in compiled:
+            compiled.add(source)
+            assert compiler.compiled(source, "sm_90").startswith(compiler.MACHINE_CODE)
+        return mx.depends([mx.zeros(*kind) for kind in zip(shapes, dtypes, strict=True)], list(inputs))
+
+    text = replace(TALKATIVE.text_config, mamba_head_dim=32)  # groups of 64 weights
+    with pretended(call, 132):
+        model = random_model(replace(TALKATIVE, text_config=text), Precision(perception_llm=mx.bfloat16), bits=bits)
+        session = Session(model)
+        session.push(np.zeros(6 * 1280, np.float32))
+        session.finish()
+    assert len(compiled) > 20

@@ -1,0 +1,112 @@
+"""CUDA source to machine code by NVRTC, which MLX's CUDA back end brings along.
+
+The code is kept in the user's cache, so only the first start on a machine waits for the compiler. `mx.fast.cuda_kernel`
+would compile at every start, 20 to 90 s for the kernels of a frame, and with headers that they do not need.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+
+MACHINE_CODE = b"\x7fELF"
+LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
+"""MLX's CUDA back end has loaded one of them."""
+MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
+"""What the driver's `cuDeviceGetAttribute` calls the number of multiprocessors and the compute capability."""
+
+
+class CompileError(RuntimeError):
+    """NVRTC refuses a source: a fault of this package."""
+
+
+def machine_code(name: str, source: str) -> bytes:
+    """The module that holds the kernel `name`, an `extern "C"` function of that source."""
+    architecture = f"sm_{attribute(MAJOR)}{attribute(MINOR)}"
+    digest = hashlib.sha256(f"{compiler_version()}{source}".encode()).hexdigest()[:32]
+    kept = cache_folder() / f"{name}-{architecture}-{digest}.cubin"
+    try:
+        found = kept.read_bytes()
+    except OSError:
+        found = b""
+    if not found.startswith(MACHINE_CODE):
+        found = compiled(source, architecture)
+        _keep(found, kept)
+    return found
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME`, by default `~/.cache`, and in it `voicechat_mlx/cuda`."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voicechat_mlx" / "cuda"
+
+
+def _keep(code: bytes, place: Path) -> None:
+    """Where nothing can be written, the next start compiles again."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
+            file.write(code)
+        os.replace(file.name, place)
+    except OSError:
+        return
+
+
+def compiled(source: str, architecture: str) -> bytes:
+    """Machine code for an architecture such as `sm_90`; needs no GPU."""
+    library, program = _nvrtc(), ctypes.c_void_p()
+    _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
+    try:
+        options = (ctypes.c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
+        if library.nvrtcCompileProgram(program, len(options), options):
+            raise CompileError(_text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode())
+        return _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+    finally:
+        library.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _text(size_of: Callable[..., int], get: Callable[..., int], program: ctypes.c_void_p) -> bytes:
+    size = ctypes.c_size_t()
+    _check(size_of(program, ctypes.byref(size)))
+    held = ctypes.create_string_buffer(size.value)
+    _check(get(program, held))
+    return held.raw
+
+
+def _check(failed: int) -> None:
+    if failed:
+        raise CompileError(f"NVRTC failed with error {failed}")
+
+
+@cache
+def _nvrtc() -> ctypes.CDLL:
+    for name in LIBRARIES:
+        try:
+            return ctypes.CDLL(name)
+        except OSError:
+            continue
+    raise CompileError(f"none of {', '.join(LIBRARIES)} can be loaded; MLX's CUDA back end needs one as well")
+
+
+@cache
+def compiler_version() -> str:
+    """Such as `13.0`."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    _check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    return f"{major.value}.{minor.value}"
+
+
+@cache
+def attribute(number: int) -> int:
+    """Of the first GPU, by the driver's number for it; 0 where there is no driver."""
+    value = ctypes.c_int(0)
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    failed = driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(value), number, 0)
+    return 0 if failed else value.value

@@ -1,0 +1,151 @@
+// The same step as `product` for one row of bfloat16 and weights of 4 bits in groups of 64, by tensor cores: unpacking by
+// arithmetic would cost more than reading.
+//
+// A tile is 16 outputs. Its 8 warps take pieces of 128 inputs in turn: a lane reads 16 bytes, 32 weights, of each of two rows.
+// Weights p and p + 4 of eight become two bfloat16 1 + w / 16 by a shift and a mask; `prepare` puts inputs p and p + 4 side by
+// side as well. The eight columns that a tensor core multiplies by are the inputs of the piece's first group of 64, those of
+// its second, and zeros.
+template <typename P>
+struct Pieces {
+  static constexpr int OUTPUTS = 16, WARPS = 8, INPUTS = 128, GROUP = 64;
+  static constexpr int TILES = (P::N + OUTPUTS - 1) / OUTPUTS, ALL = (P::K + INPUTS - 1) / INPUTS;
+  static constexpr int TURNS = (ALL + WARPS - 1) / WARPS;  // of a warp, in a tile
+  __device__ static constexpr int depth() {  // pieces on the way; the last turns may be idle, as few as possible
+    int best = TURNS < 8 ? TURNS : 8;
+    for (int d = best - 1; d > 4; d--) {
+      if ((TURNS + d - 1) / d * d < (TURNS + best - 1) / best * best) {
+        best = d;
+      }
+    }
+    return best;
+  }
+  static constexpr int DEPTH = depth(), STEPS = (TURNS + DEPTH - 1) / DEPTH * DEPTH;
+};
+
+// Weights p and p + 4 of a word's eight, as 1 + w / 16.
+__device__ inline unsigned weights_of(unsigned word, int p) {
+  return masked(p ? word >> (4 * p - 3) : word << 3, 0x00780078u, 0x3f803f80u);
+}
+
+template <typename P, typename Meet, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
+__device__ void tensor_product(
+    uint4* held, Meet& meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
+    typename P::T* out, typename P::T* sum, const unsigned* w, const SC* scales, const SC* offsets, const NW* norm_weight,
+    const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
+  using S = Pieces<P>;
+  constexpr int DEPTH = S::DEPTH, ROW = P::K / 32, GROUPS = P::K / S::GROUP;  // 16 bytes, and groups, of a row of weights
+  __shared__ float parts[2][S::WARPS][S::OUTPUTS];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quarter = lane % 4;
+  uint4 weights[DEPTH][2];
+  unsigned factors[DEPTH];  // of both groups: lane 0 of four has the scales of `row`, 1 of `row` + 8, 2 and 3 offsets
+  int loading;
+  const uint4* rows[2];
+  const unsigned short* row_factors;
+  auto turn_to = [&](int tile) {
+    loading = tile;
+    const size_t first = min(tile * S::OUTPUTS + row, P::N - 1), second = min(tile * S::OUTPUTS + row + 8, P::N - 1);
+    rows[0] = reinterpret_cast<const uint4*>(w) + first * ROW + warp * 4 + quarter;
+    rows[1] = reinterpret_cast<const uint4*>(w) + second * ROW + warp * 4 + quarter;
+    row_factors = reinterpret_cast<const unsigned short*>(quarter < 2 ? scales : offsets);
+    row_factors += (quarter % 2 ? second : first) * GROUPS + warp * 2;
+  };
+  auto load = [&](int slot, int turn) {
+    const int piece = turn * S::WARPS + warp;
+    if (loading < S::TILES && piece < S::ALL) {
+      const bool whole = P::K % S::INPUTS == 0 || piece * 2 + 1 < GROUPS;
+      if (whole || quarter < 2) {
+        weights[slot][0] = __ldcs(rows[0] + turn * S::WARPS * 4);
+        weights[slot][1] = __ldcs(rows[1] + turn * S::WARPS * 4);
+      }
+      const unsigned short* const place = row_factors + turn * S::WARPS * 2;
+      factors[slot] = __ldg(place) | (whole ? static_cast<unsigned>(__ldg(place + 1)) << 16 : 0u);
+    }
+  };
+  meet.arrive();
+  turn_to(blockIdx.x);
+#pragma unroll
+  for (int slot = 0; slot < DEPTH; slot++) {
+    load(slot, slot);
+  }
+  Parameters<P, PW> first_weight;
+  Parameters<P, PB> first_bias;
+  Parameters<P, NW> weight;
+  Parameters<P, NB> shift;
+  if (P::POST || P::PRE) {
+    first_weight.read(post);
+  }
+  if (P::PRE) {
+    first_bias.read(pre_bias);
+  }
+  if (P::NORM) {
+    weight.read(norm_weight);
+  }
+  if (P::NORM == 2) {
+    shift.read(norm_bias);
+  }
+  meet.wait();
+  prepare<P>(held, x, y, first_weight, first_bias, weight, shift, sum);
+  // Eight zeros follow the inputs, then the sums of their groups.
+  const uint4* const zeros = held + Sizes<P>::UNITS;
+  const float* const sums = reinterpret_cast<const float*>(zeros + 8);
+
+  int turned = 0;
+  for (int tile = blockIdx.x; tile < S::TILES; tile += gridDim.x, turned ^= 1) {
+    const int mine = tile * S::OUTPUTS + static_cast<int>(threadIdx.x);  // the output that this thread will write
+    const bool writes = threadIdx.x < S::OUTPUTS && mine < P::N;
+    const float kept = P::RESIDUAL && writes ? up(fresh(residual + mine)) : 0.0f;
+    float totals[2] = {};
+    for (int begin = 0; begin < S::STEPS; begin += DEPTH) {
+      const bool last = begin + DEPTH == S::STEPS;
+      if (last) {
+        turn_to(tile + gridDim.x);
+      }
+#pragma unroll
+      for (int slot = 0; slot < DEPTH; slot++) {
+        const int piece = (begin + slot) * S::WARPS + warp;
+        if (piece < S::ALL) {
+          const uint4* const inputs = row == quarter / 2 ? held + (piece * 4 + quarter) * 4 : zeros;
+          float found[4] = {};
+#pragma unroll
+          for (int j = 0; j < 4; j++) {
+            const uint4 pairs = inputs[j];
+            const unsigned words[2] = {(&weights[slot][0].x)[j], (&weights[slot][1].x)[j]};
+#pragma unroll
+            for (int p = 0; p < 4; p += 2) {
+              const unsigned a[4] = {
+                  weights_of(words[0], p), weights_of(words[1], p), weights_of(words[0], p + 1), weights_of(words[1], p + 1)};
+              const unsigned b[2] = {(&pairs.x)[p], (&pairs.x)[p + 1]};
+              multiply(found, a, b);
+            }
+          }
+          const float all[2] = {sums[piece * 2], sums[piece * 2 + 1]};
+#pragma unroll
+          for (int r = 0; r < 2; r++) {
+            const unsigned scale = __shfl_sync(0xffffffffu, factors[slot], lane / 4 * 4 + r);
+            const unsigned offset = __shfl_sync(0xffffffffu, factors[slot], lane / 4 * 4 + r + 2);
+#pragma unroll
+            for (int group = 0; group < 2; group++) {
+              const float by = __uint_as_float(group ? scale & 0xffff0000u : scale << 16);
+              const float more = __uint_as_float(group ? offset & 0xffff0000u : offset << 16);
+              totals[r] += by * (16.0f * (found[2 * r + group] - all[group])) + more * all[group];
+            }
+          }
+        }
+        load(slot, last ? slot : begin + slot + DEPTH);
+      }
+    }
+    if (quarter == 0) {
+      parts[turned][warp][row] = totals[0];
+      parts[turned][warp][row + 8] = totals[1];
+    }
+    __syncthreads();
+    if (writes) {
+      float value = 0.0f;
+#pragma unroll
+      for (int i = 0; i < S::WARPS; i++) {
+        value += parts[turned][i][threadIdx.x];
+      }
+      out[mine] = finished<P>(up(static_cast<typename P::T>(value)), 0.0f, kept, bias, mine);
+    }
+  }
+}
