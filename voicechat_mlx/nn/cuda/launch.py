@@ -171,10 +171,10 @@ def kernel(name: str, absent: tuple[str, ...] = ()) -> Kernel:
 
     `absent` inputs and outputs are null pointers: every argument costs time at every launch.
     """
-    inputs, outputs, scalars = SIGNATURES[name]
-    present = Signature(*(tuple(each for each in names if each not in absent) for names in (inputs, outputs)), scalars)
+    whole = SIGNATURES[name]
+    inputs, outputs = (tuple(each for each in names if each not in absent) for names in (whole.inputs, whole.outputs))
     nothing = "".join(f"T* const {each} = nullptr;\n" for each in absent)
-    return Kernel(name, present, nothing + text(f"{name}.cu"))
+    return Kernel(name, Signature(inputs, outputs, whole.scalars), nothing + text(f"{name}.cu"))
 
 
 def run(

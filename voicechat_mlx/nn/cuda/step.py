@@ -94,8 +94,9 @@ class Step:
         """Whether `tensor_product` takes it: one row of bfloat16 by 4 bits in groups of 64."""
         weights = self.weights
         one_row = self.x.size == weights.inputs and self.x.dtype == mx.bfloat16 and not self.paired
-        packed = weights.bits == 4 and weights.group_size == 64 and weights.scales is not None
-        return one_row and packed and weights.scales.dtype == mx.bfloat16 and has_tensor_cores()
+        scales = weights.scales
+        packed = weights.bits == 4 and weights.group_size == 64
+        return one_row and packed and scales is not None and scales.dtype == mx.bfloat16 and has_tensor_cores()
 
     @property
     def reads(self) -> int:
