@@ -14,7 +14,7 @@ import sys
 
 DEFAULTS = {"MLX_CUDA_GRAPH_CACHE_SIZE": "20000", "MLX_ENABLE_TF32": "0"}
 if sys.platform == "linux":  # on a Mac the same names mean Metal's buffers
-    DEFAULTS |= {"MLX_MAX_OPS_PER_BUFFER": "60", "MLX_MAX_MB_PER_BUFFER": "100000"}
+    DEFAULTS |= {"MLX_MAX_OPS_PER_BUFFER": "20", "MLX_MAX_MB_PER_BUFFER": "100000"}
 
 
 def set_defaults() -> None:

@@ -3,7 +3,9 @@
 // they meet (TOGETHER), each in a thread of the machine.
 #include <sched.h>
 #include <setjmp.h>
+#include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -149,6 +151,24 @@ T __shfl_sync(unsigned, T value, int lane) {
   std::memcpy(&other, &(*places)[threadIdx.x / 32 * 32 + lane], 4);
   return other;
 }
+// Ends where a page ends that nobody may touch.
+struct Guarded {
+  size_t page = sysconf(_SC_PAGESIZE), size = (SHARED_BYTES + page - 1) / page * page;
+  char* begin = static_cast<char*>(mmap(nullptr, size + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  Guarded() {
+    mprotect(begin + size, page, PROT_NONE);
+  }
+  ~Guarded() {
+    munmap(begin, size + page);
+  }
+};
+#define DYNAMIC_SHARED(type, name) \
+  LOCAL Guarded guarded;           \
+  type* const name = reinterpret_cast<type*>(guarded.begin + guarded.size - SHARED_BYTES)
+inline void copy_behind(uint4* to, const uint4* from) {
+  *to = *from;
+}
+inline void wait_for_copies() {}
 inline unsigned masked(unsigned x, unsigned mask, unsigned bits) {
   return (x & mask) | bits;
 }

@@ -101,6 +101,7 @@ def _library(kernel: launch.Kernel, source: str) -> ctypes.CDLL:
     source = "\n".join(
         [
             "#define TOGETHER" if "words" in inputs else "",
+            f"#define SHARED_BYTES {kernel.shared_bytes}",
             HEADER.read_text(encoding="utf-8"),
             source,
             "struct Any { void* place; template <typename T> operator T*() const { return static_cast<T*>(place); } };",

@@ -202,21 +202,21 @@ def test_a_product_on_packed_weights(monkeypatch: pytest.MonkeyPatch, bits: int,
 @pytest.mark.parametrize("width", [128, 2112, 2560])
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_a_product_in_bfloat16(bits: int, width: int) -> None:
-    """The numbers are those of float32 with the inputs rounded after the norm, and rounded at the end: 2^-9 each."""
-    plain = nn.Linear(width, 100)
+    """As in float32, but rounded after the norm, the product, its bias and the sum: 2^-9 each, which the square doubles."""
+    plain = nn.Linear(width, 104)
     randomise(plain)
     plain.set_dtype(mx.bfloat16)
     layer = nn.QuantizedLinear.from_linear(plain, 64, bits) if bits else plain
     parts = [layer[name].astype(mx.float32) for name in ("scales", "biases") if bits]
     weight = mx.dequantize(layer.weight, *parts, 64, bits) if bits else layer.weight
     norm, x = nn.RMSNorm(width), (mx.random.normal((1, 1, width)) + 0.5).astype(mx.bfloat16)
-    residual = mx.random.normal((1, 1, 100)).astype(mx.bfloat16)
+    residual = mx.random.normal((1, 1, 104)).astype(mx.bfloat16)
     rows = x.astype(mx.float32)
     normed = (rows * mx.rsqrt(mx.square(rows).mean() + norm.eps)).astype(mx.bfloat16).astype(mx.float32)
     expected = residual + relu_squared(normed @ weight.astype(mx.float32).T + plain.bias)
     found = fused(x, layer, norm=norm, activation=relu_squared, residual=residual)
     assert found.dtype == mx.bfloat16
-    close(found, expected, 6e-3)
+    close(found, expected, 1e-2)
 
 
 def test_a_chain_on_tensor_cores_gives_what_its_products_give_one_by_one() -> None:

@@ -127,7 +127,7 @@ def launch(steps: Sequence[Step], promises: Sequence[Promise | None] = ()) -> li
     signature = Signature(tuple(name for name, _ in inputs), tuple(name for name, _, _ in outputs))
     structs = tuple(tuple(step.constants.items()) for step in steps)
     shapes, dtypes = [shape for _, shape, _ in outputs], [dtype for _, _, dtype in outputs]
-    kernel = _kernel(structs, signature, "".join(calls))
+    kernel = _kernel(structs, signature, "".join(calls), max(step.held_bytes for step in steps))
     found = iter(kernel([array for _, array in inputs], (), blocks, THREADS, shapes, dtypes))
     results = [(next(found), next(found) if step.enters else None) for step in steps]
     if len(steps) > 1:
@@ -136,7 +136,9 @@ def launch(steps: Sequence[Step], promises: Sequence[Promise | None] = ()) -> li
 
 
 @cache
-def _kernel(structs: tuple[tuple[tuple[str, Any], ...], ...], signature: Signature, calls: str) -> Kernel:
+def _kernel(
+    structs: tuple[tuple[tuple[str, Any], ...], ...], signature: Signature, calls: str, shared_bytes: int
+) -> Kernel:
     header = [text("product.cuh"), text("tensor_product.cuh")]
     for i, members in enumerate(structs):
         lines = [
@@ -144,8 +146,7 @@ def _kernel(structs: tuple[tuple[tuple[str, Any], ...], ...], signature: Signatu
             for name, value in members
         ]
         header.append("\n".join([f"struct Step{i} {{", *lines, "};\n"]))
-    sizes = ", ".join(f"Sizes<Step{i}>::HELD" for i in range(len(structs)))
-    source = [f"__shared__ uint4 held[most({sizes})];\nconst float* const nothing = nullptr;\nNoMeeting beginning;\n"]
+    source = ["DYNAMIC_SHARED(uint4, held);\nconst float* const nothing = nullptr;\nNoMeeting beginning;\n"]
     if "words" in signature.inputs:
         source.append("Meeting meeting{const_cast<unsigned*>(words)};\nclear(next_words);\n")
-    return Kernel(f"product_{len(structs)}", signature, "".join([*source, calls]), "\n".join(header))
+    return Kernel(f"product_{len(structs)}", signature, "".join([*source, calls]), "\n".join(header), shared_bytes)

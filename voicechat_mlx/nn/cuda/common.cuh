@@ -130,6 +130,22 @@ __device__ inline unsigned load_acquire(const unsigned* place) {
 }
 #define RELAX()
 
+// Shared memory of which the launch says how much there is.
+#define DYNAMIC_SHARED(type, name) extern __shared__ type name[]
+
+// 16 bytes to shared memory, while the thread goes on.
+__device__ inline void copy_behind(uint4* to, const uint4* from) {
+#if __CUDA_ARCH__ >= 800
+  const unsigned place = static_cast<unsigned>(__cvta_generic_to_shared(to));
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(place), "l"(from) : "memory");
+#endif
+}
+__device__ inline void wait_for_copies() {
+#if __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" : : : "memory");
+#endif
+}
+
 // (x & mask) | bits, in one instruction.
 __device__ inline unsigned masked(unsigned x, unsigned mask, unsigned bits) {
   unsigned found;

@@ -103,6 +103,8 @@ class Kernel:
     signature: Signature
     body: str
     header: str = ""
+    shared_bytes: int = 0
+    """Of memory for `DYNAMIC_SHARED`."""
 
     def __call__(
         self,
@@ -126,6 +128,7 @@ class Kernel:
             scalars=list(scalars),
             grid=(blocks * threads, 1, 1),
             threadgroup=(threads, 1, 1),
+            shared_memory=self.shared_bytes,
             ensure_row_contiguous=True,
         )
         return found

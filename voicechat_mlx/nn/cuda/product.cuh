@@ -6,14 +6,6 @@
 // A tile is 8 warps × PER outputs of every row; a block takes the tiles blockIdx.x, blockIdx.x + gridDim.x, …. A lane reads
 // weights 16 bytes at a time, DEPTH of them ahead of their use, across tiles too, and the first ones before the blocks have
 // met: until then the inputs may still be in the making, the weights never are.
-__device__ constexpr int most(int a) {
-  return a;
-}
-template <typename... Rest>
-__device__ constexpr int most(int a, Rest... rest) {
-  return a > most(rest...) ? a : most(rest...);
-}
-
 template <typename P>
 struct Sizes {
   static constexpr int WARPS = 8, THREADS = 32 * WARPS;
@@ -23,8 +15,6 @@ struct Sizes {
   static constexpr int READS = (COLUMNS + 31) / 32;  // of 16 bytes, by a lane, in a row of weights
   static constexpr int ROWS = P::PAIRED ? 2 * P::PER : P::PER, OUT = P::PAIRED ? P::N / 2 : P::N;
   static constexpr int TILES = (OUT + WARPS * P::PER - 1) / (WARPS * P::PER);
-  // uint4s that hold all inputs; for tensor cores also eight zeros, and the sums of groups, of which one too many is read
-  static constexpr int HELD = P::TENSOR ? UNITS + 8 + (P::K / 64 + 1 + 3) / 4 : P::R * READS * 32 * U;
 
   // As many reads in flight as do not fill the registers; the last of a row may be idle, as few as possible.
   __device__ static constexpr int depth() {

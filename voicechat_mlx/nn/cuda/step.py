@@ -95,7 +95,7 @@ class Step:
         weights = self.weights
         one_row = self.x.size == weights.inputs and self.x.dtype == mx.bfloat16 and not self.paired
         scales = weights.scales
-        packed = weights.bits == 4 and weights.group_size == 64
+        packed = weights.bits == 4 and weights.group_size == 64 and weights.outputs * weights.inputs % (8 * 64) == 0
         return one_row and packed and scales is not None and scales.dtype == mx.bfloat16 and has_tensor_cores()
 
     @property
@@ -103,6 +103,18 @@ class Step:
         """Times 16 bytes that a lane reads of a row of weights."""
         weights = self.weights
         return -(-weights.inputs * (weights.bits or 8 * weights.weight.dtype.size) // (32 * 128))
+
+    @property
+    def held_bytes(self) -> int:
+        """Shared memory for the inputs, as `prepare` lays them out, and what tensor cores need besides."""
+        rows, lanes = self.x.size // self.weights.inputs, 32
+        size = self.x.dtype.size
+        if not self.on_tensor_cores:
+            per_read = 128 // (self.weights.bits or 8 * self.weights.weight.dtype.size)  # weights of 16 bytes
+            return rows * self.reads * lanes * per_read * size
+        groups = self.weights.inputs // self.weights.group_size
+        zeros, sums, factors = 8 * 16, -(-(groups + 1) // 4) * 16, 2 * 2 * TENSOR_TILE * groups * size
+        return self.weights.inputs * size + zeros + sums + factors
 
     @property
     def per_warp(self) -> int:

@@ -4,7 +4,8 @@
 // A tile is 16 outputs. Its 8 warps take pieces of 128 inputs in turn: a lane reads 16 bytes, 32 weights, of each of two rows.
 // Weights p and p + 4 of eight become two bfloat16 1 + w / 16 by a shift and a mask; `prepare` puts inputs p and p + 4 side by
 // side as well. The eight columns that a tensor core multiplies by are the inputs of the piece's first group of 64, those of
-// its second, and zeros.
+// its second, and zeros. A tile's scales and offsets lie behind each other in memory: the block copies them into shared
+// memory while it works on the tile before.
 template <typename P>
 struct Pieces {
   static constexpr int OUTPUTS = 16, WARPS = 8, INPUTS = 128, GROUP = 64;
@@ -20,6 +21,7 @@ struct Pieces {
     return best;
   }
   static constexpr int DEPTH = depth(), STEPS = (TURNS + DEPTH - 1) / DEPTH * DEPTH;
+  static constexpr int GROUPS = P::K / GROUP, FACTORS = OUTPUTS * GROUPS * 2 / 16;  // of a row; uint4s of a tile's scales
 };
 
 // Weights p and p + 4 of a word's eight, as 1 + w / 16.
@@ -33,36 +35,43 @@ __device__ void tensor_product(
     typename P::T* out, typename P::T* sum, const unsigned* w, const SC* scales, const SC* offsets, const NW* norm_weight,
     const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
   using S = Pieces<P>;
-  constexpr int DEPTH = S::DEPTH, ROW = P::K / 32, GROUPS = P::K / S::GROUP;  // 16 bytes, and groups, of a row of weights
+  constexpr int DEPTH = S::DEPTH, ROW = P::K / 32, GROUPS = S::GROUPS;  // 16 bytes, and groups, of a row of weights
   __shared__ float parts[2][S::WARPS][S::OUTPUTS];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, row = lane / 4, quarter = lane % 4;
   uint4 weights[DEPTH][2];
-  unsigned factors[DEPTH];  // of both groups: lane 0 of four has the scales of `row`, 1 of `row` + 8, 2 and 3 offsets
   int loading;
   const uint4* rows[2];
-  const unsigned short* row_factors;
   auto turn_to = [&](int tile) {
     loading = tile;
     const size_t first = min(tile * S::OUTPUTS + row, P::N - 1), second = min(tile * S::OUTPUTS + row + 8, P::N - 1);
     rows[0] = reinterpret_cast<const uint4*>(w) + first * ROW + warp * 4 + quarter;
     rows[1] = reinterpret_cast<const uint4*>(w) + second * ROW + warp * 4 + quarter;
-    row_factors = reinterpret_cast<const unsigned short*>(quarter < 2 ? scales : offsets);
-    row_factors += (quarter % 2 ? second : first) * GROUPS + warp * 2;
   };
   auto load = [&](int slot, int turn) {
     const int piece = turn * S::WARPS + warp;
     if (loading < S::TILES && piece < S::ALL) {
-      const bool whole = P::K % S::INPUTS == 0 || piece * 2 + 1 < GROUPS;
-      if (whole || quarter < 2) {
+      if (P::K % S::INPUTS == 0 || piece * 2 + 1 < GROUPS || quarter < 2) {
         weights[slot][0] = __ldcs(rows[0] + turn * S::WARPS * 4);
         weights[slot][1] = __ldcs(rows[1] + turn * S::WARPS * 4);
       }
-      const unsigned short* const place = row_factors + turn * S::WARPS * 2;
-      factors[slot] = __ldg(place) | (whole ? static_cast<unsigned>(__ldg(place + 1)) << 16 : 0u);
+    }
+  };
+  // Behind the inputs and eight zeros: the sums of their groups, and twice a tile's scales and offsets.
+  const uint4* const zeros = held + Sizes<P>::UNITS;
+  const float* const sums = reinterpret_cast<const float*>(zeros + 8);
+  uint4* const staged = held + Sizes<P>::UNITS + 8 + (GROUPS + 1 + 3) / 4;
+  auto stage = [&](int tile, int turned) {
+    for (int i = threadIdx.x; i < S::FACTORS; i += 32 * S::WARPS) {
+      const size_t place = static_cast<size_t>(tile) * S::FACTORS + i;
+      if (place < static_cast<size_t>(P::N) * GROUPS / 8) {
+        copy_behind(staged + 2 * turned * S::FACTORS + i, reinterpret_cast<const uint4*>(scales) + place);
+        copy_behind(staged + (2 * turned + 1) * S::FACTORS + i, reinterpret_cast<const uint4*>(offsets) + place);
+      }
     }
   };
   meet.arrive();
   turn_to(blockIdx.x);
+  stage(blockIdx.x, 0);
 #pragma unroll
   for (int slot = 0; slot < DEPTH; slot++) {
     load(slot, slot);
@@ -84,10 +93,8 @@ __device__ void tensor_product(
     shift.read(norm_bias);
   }
   meet.wait();
+  wait_for_copies();
   prepare<P>(held, x, y, first_weight, first_bias, weight, shift, sum);
-  // Eight zeros follow the inputs, then the sums of their groups.
-  const uint4* const zeros = held + Sizes<P>::UNITS;
-  const float* const sums = reinterpret_cast<const float*>(zeros + 8);
 
   int turned = 0;
   for (int tile = blockIdx.x; tile < S::TILES; tile += gridDim.x, turned ^= 1) {
@@ -95,6 +102,11 @@ __device__ void tensor_product(
     const bool writes = threadIdx.x < S::OUTPUTS && mine < P::N;
     const float kept = P::RESIDUAL && writes ? up(fresh(residual + mine)) : 0.0f;
     float totals[2] = {};
+    // Lane 0 of four has the scales of `row`, 1 of `row` + 8, 2 and 3 the offsets.
+    const unsigned short* const factors =
+        reinterpret_cast<const unsigned short*>(staged + (2 * turned + quarter / 2) * S::FACTORS) +
+        (row + quarter % 2 * 8) * GROUPS;
+    stage(tile + gridDim.x, turned ^ 1);
     for (int begin = 0; begin < S::STEPS; begin += DEPTH) {
       const bool last = begin + DEPTH == S::STEPS;
       if (last) {
@@ -119,10 +131,12 @@ __device__ void tensor_product(
             }
           }
           const float all[2] = {sums[piece * 2], sums[piece * 2 + 1]};
+          const bool whole = P::K % S::INPUTS == 0 || piece * 2 + 1 < GROUPS;
+          const unsigned both = factors[piece * 2] | (whole ? static_cast<unsigned>(factors[piece * 2 + 1]) << 16 : 0u);
 #pragma unroll
           for (int r = 0; r < 2; r++) {
-            const unsigned scale = __shfl_sync(0xffffffffu, factors[slot], lane / 4 * 4 + r);
-            const unsigned offset = __shfl_sync(0xffffffffu, factors[slot], lane / 4 * 4 + r + 2);
+            const unsigned scale = __shfl_sync(0xffffffffu, both, lane / 4 * 4 + r);
+            const unsigned offset = __shfl_sync(0xffffffffu, both, lane / 4 * 4 + r + 2);
 #pragma unroll
             for (int group = 0; group < 2; group++) {
               const float by = __uint_as_float(group ? scale & 0xffff0000u : scale << 16);
@@ -138,6 +152,7 @@ __device__ void tensor_product(
       parts[turned][warp][row] = totals[0];
       parts[turned][warp][row + 8] = totals[1];
     }
+    wait_for_copies();
     __syncthreads();
     if (writes) {
       float value = 0.0f;
