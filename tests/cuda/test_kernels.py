@@ -202,7 +202,7 @@ def test_a_product_on_packed_weights(monkeypatch: pytest.MonkeyPatch, bits: int,
 @pytest.mark.parametrize("width", [128, 2112, 2560])
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_a_product_in_bfloat16(bits: int, width: int) -> None:
-    """As in float32, but rounded after the norm, the product, its bias and the sum: 2^-9 each, which the square doubles."""
+    """As in float32, but rounded after norm, product, bias and sum: 2^-9 each, which the square doubles."""
     plain = nn.Linear(width, 104)
     randomise(plain)
     plain.set_dtype(mx.bfloat16)
