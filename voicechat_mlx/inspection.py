@@ -19,11 +19,9 @@ from voicechat_mlx.checkpoint import Checkpoint
 from voicechat_mlx.health import fault
 from voicechat_mlx.memory import Memory, memory_needed
 from voicechat_mlx.model import VoiceChat
-from voicechat_mlx.names import canonical_name
+from voicechat_mlx.names import DTYPES, canonical_name
 from voicechat_mlx.precision import precision
 from voicechat_mlx.weights import Report, survey
-
-DTYPES = ("auto", "float32", "bfloat16")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -144,8 +144,8 @@ class VoiceChat(nn.Module):
 def load(source: str | os.PathLike[str] | None = None, dtype: str = "auto", *, force: bool = False) -> VoiceChat:
     """A checkpoint folder, a Hub id, or nothing for the bundled model → a model ready to run.
 
-    `dtype`: "auto", "float32" or "bfloat16"; see `precision`. A checkpoint that cannot fit into memory is refused
-    before it is read, unless `force`. Raises CheckpointError or ConfigError.
+    `dtype`: "auto", "float32", "mixed" or "bfloat16"; see `precision`. A checkpoint that cannot fit into memory is
+    refused before it is read, unless `force`. Raises CheckpointError or ConfigError.
     """
     if not (source is None or isinstance(source, str | os.PathLike)):
         raise CheckpointError(f"a model is named by a folder or a Hub id, not by {type(source).__name__}")

@@ -5,6 +5,8 @@ The rules are data. A name that is canonical already stays as it is, so applying
 
 from __future__ import annotations
 
+DTYPES = ("auto", "float32", "mixed", "bfloat16")
+"""What people call a `precision`."""
 SINGLE_NAMES = {
     "tts_model._control_codes": "control_codes",
     "tts_model.codec_silence_tokens": "codec_silence_tokens",

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import mlx.core as mx
 
 from voicechat_mlx.errors import ConfigError
-from voicechat_mlx.names import network_of
+from voicechat_mlx.names import DTYPES, network_of
 
 ALWAYS_FLOAT32 = re.compile(r"\.(A_log|D|dt_bias)$|\.pre_encode\.conv\.")
 """The recurrence, whose decay is an exponential of an exponential, and the subsampling, whose mel rows are float32."""
+MIXTURE = re.compile(r"talker\.(mog_head\.|rvq_embs$)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +25,9 @@ class Precision:
 
     perception_llm: mx.Dtype = mx.float32
     talker: mx.Dtype = mx.float32
+    """But for its mixture."""
+    mixture: mx.Dtype = mx.float32
+    """The talker's mixture head and codebooks, which choose the codes."""
     codec_rnnt: mx.Dtype = mx.float32
 
     def dtype(self, name: str, stored: mx.Dtype) -> mx.Dtype:
@@ -37,23 +41,27 @@ class Precision:
         network = network_of(name)
         if network in ("perception", "llm"):
             return self.perception_llm
-        return self.talker if network == "talker" else self.codec_rnnt
+        if network == "talker":
+            return self.mixture if MIXTURE.match(name) else self.talker
+        return self.codec_rnnt
 
 
 def precision(name: str) -> Precision:
-    """`"auto"`, `"float32"` or `"bfloat16"` → Precision; anything else is a ConfigError.
+    """One of `DTYPES` → Precision; anything else is a ConfigError.
 
     `auto`: bfloat16 perception and language model on a GPU, float32 on a CPU (where MLX's bfloat16 is slower).
-    `bfloat16`: the talker as well. Codec and RNNT are float32 always.
+    `mixed`: these in bfloat16, and of the talker all but the mixture. `bfloat16`: the whole talker as well.
+    Codec and RNNT are float32 always.
     """
-    on_gpu = mx.default_device().type == mx.DeviceType.gpu
+    on_gpu, bfloat16 = mx.default_device().type == mx.DeviceType.gpu, mx.bfloat16
     choices = {
-        "auto": Precision(perception_llm=mx.bfloat16 if on_gpu else mx.float32),
+        "auto": Precision(perception_llm=bfloat16 if on_gpu else mx.float32),
         "float32": Precision(),
-        "bfloat16": Precision(perception_llm=mx.bfloat16, talker=mx.bfloat16),
+        "mixed": Precision(perception_llm=bfloat16, talker=bfloat16),
+        "bfloat16": Precision(perception_llm=bfloat16, talker=bfloat16, mixture=bfloat16),
     }
-    if not isinstance(name, str) or name not in choices:
-        raise ConfigError(f"dtype {name!r} is unknown; choose one of {', '.join(choices)}")
+    if not isinstance(name, str) or name not in DTYPES:
+        raise ConfigError(f"dtype {name!r} is unknown; choose one of {', '.join(DTYPES)}")
     return choices[name]
 
 

@@ -1,13 +1,13 @@
 """Ours at the real 11B size with random weights made on the device: python -m tests.bench.real_size [--bits 4].
 
-`--talker` chooses the talker's precision, `--codes` also counts how many codes it shares with float32, teacher-forced.
+`--talker` chooses the talker's precision; `tests.bench.talker_precision` counts the codes that it changes.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -17,7 +17,7 @@ from fixtures.random_model import random_model
 from fixtures.tiny_config import TINY
 from voicechat_mlx.benchmark import machine, run_benchmark
 from voicechat_mlx.config import MODEL_TYPE, VoiceChatConfig
-from voicechat_mlx.precision import Precision
+from voicechat_mlx.precision import Precision, precision
 
 FRAME_SAMPLES = 1280
 PROMPT = "You are helpful, be concise ok"
@@ -41,14 +41,15 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--bits", type=int, default=0)
     parser.add_argument("--frames", type=int, default=60)
-    parser.add_argument("--talker", choices=["float32", "bfloat16"], default="float32")
+    parser.add_argument("--talker", choices=["float32", "mixed", "bfloat16"], default="float32")
     parser.add_argument("--write-config", type=Path)
     options = parser.parse_args()
     if options.write_config:
         options.write_config.write_text(json.dumps(published_config()), encoding="utf-8")
         return
-    precision = Precision(perception_llm=mx.bfloat16, talker=getattr(mx, options.talker))
-    model = random_model(VoiceChatConfig.from_dict({"model_type": MODEL_TYPE}), precision, bits=options.bits)
+    in_talker = Precision() if options.talker == "float32" else precision(options.talker)
+    chosen = replace(in_talker, perception_llm=mx.bfloat16)
+    model = random_model(VoiceChatConfig.from_dict({"model_type": MODEL_TYPE}), chosen, bits=options.bits)
     weights = mx.get_active_memory()
     pcm = (np.random.default_rng(0).normal(size=options.frames * FRAME_SAMPLES) * 0.1).astype(np.float32)
     found = asdict(run_benchmark(model, pcm, PROMPT)) | machine()

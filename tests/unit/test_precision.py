@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import mlx.core as mx
+import numpy as np
 import pytest
 
+import voicechat_mlx as vc
 from tests.unit.loading import loaded
 from voicechat_mlx.errors import ConfigError
+from voicechat_mlx.names import DTYPES
 from voicechat_mlx.precision import precision
 
 
@@ -31,6 +34,27 @@ def test_bfloat16_leaves_codec_rnnt_and_recurrence_in_float32(tiny_fp32) -> None
         assert parameters[name].dtype == dtype, name
 
 
+def test_mixed_leaves_what_chooses_the_codes_in_float32(tiny_fp32) -> None:
+    parameters = loaded(tiny_fp32, precision=precision("mixed"))
+    for name, dtype in {
+        "talker.backbone.norm.weight": mx.bfloat16,
+        "talker.embed_code.weight": mx.bfloat16,
+        "talker.mog_head.proj_mus.weight": mx.float32,
+        "talker.mog_head.low_mat": mx.float32,
+        "talker.rvq_embs": mx.float32,
+        "embed_tokens.weight": mx.bfloat16,
+    }.items():
+        assert parameters[name].dtype == dtype, name
+
+
+def test_a_talk_in_each_precision(tiny_fp32) -> None:
+    """Also where a talker in bfloat16 meets a mixture in float32."""
+    sound = np.random.default_rng(0).normal(size=4 * 1280).astype(np.float32) * 0.1
+    for name in DTYPES:
+        result = vc.generate(vc.load(tiny_fp32, dtype=name), sound, extra_decoding_seconds=0.0)
+        assert result.audio_codes.shape == (len(result.text_tokens), 31), name
+
+
 def test_automatic_precision_is_bfloat16_only_on_a_gpu_and_never_for_the_talker() -> None:
     on_gpu = mx.default_device().type == mx.DeviceType.gpu
     assert precision("auto").perception_llm == (mx.bfloat16 if on_gpu else mx.float32)
@@ -38,5 +62,5 @@ def test_automatic_precision_is_bfloat16_only_on_a_gpu_and_never_for_the_talker(
 
 
 def test_an_unknown_precision_is_refused_with_the_choices() -> None:
-    with pytest.raises(ConfigError, match="'fp64' is unknown; choose one of auto, float32, bfloat16"):
+    with pytest.raises(ConfigError, match="'fp64' is unknown; choose one of auto, float32, mixed, bfloat16"):
         precision("fp64")

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 from voicechat_mlx.conventions import PROFILES
 from voicechat_mlx.errors import InputError
+from voicechat_mlx.names import DTYPES
 
 if TYPE_CHECKING:
     from voicechat_mlx.audio.wav import Samples
     from voicechat_mlx.model import VoiceChat
 
-DTYPES = ("auto", "float32", "bfloat16")
 WHOLE = re.compile(r"[+-]?[0-9]{1,999}")
 """Python itself gives up on numbers of more than a few thousand digits."""
 

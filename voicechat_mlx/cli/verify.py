@@ -16,6 +16,7 @@ from voicechat_mlx.cli import options
 from voicechat_mlx.cli.common import BUNDLED_QUESTION, UsageError, progress_bar
 from voicechat_mlx.cli.streams import say
 from voicechat_mlx.errors import InputError, OutputError, VoiceChatError
+from voicechat_mlx.names import DTYPES
 
 
 def add_command(commands: Any) -> None:
@@ -34,7 +35,7 @@ def add_command(commands: Any) -> None:
         "--report", type=options.path, metavar="DIR", help="also write verify.md, verify.json and verify.png there"
     )
     parser.add_argument(
-        "--dtype", choices=options.DTYPES, default="auto", help="precision of MLX's side (default: auto, by machine)"
+        "--dtype", choices=DTYPES, default="auto", help="precision of MLX's side (default: auto, by machine)"
     )
     parser.add_argument(
         "--against",

@@ -82,7 +82,7 @@ class EarTts(nn.Module):
 
     def make_cache(self) -> BackboneCache:
         """Before the voice prompt; both guidance rows."""
-        return self.backbone.make_cache(2, self.rvq_embs.dtype)
+        return self.backbone.make_cache(2, self.bos_emb.dtype)
 
     def draws(self, key: mx.array) -> Draws:
         """The random numbers of one frame from its key."""
@@ -102,7 +102,7 @@ class EarTts(nn.Module):
 
     def embed_codes(self, codes: mx.array) -> mx.array:
         """(B, T, Q) → (B, T, hidden)."""
-        return fused(self.depthsum(codes), self.embed_code)
+        return fused(self.depthsum(codes).astype(self.bos_emb.dtype), self.embed_code)
 
     def fuse(self, code_embedding: mx.array, condition: mx.array) -> mx.array:
         """(1, T, hidden) twice → both guidance rows (2, T, hidden)."""
@@ -138,13 +138,14 @@ class EarTts(nn.Module):
 
     def generate_codes(self, hidden: mx.array, draws: Draws) -> mx.array:
         """Hidden rows (2, hidden) → codes (Q,) int32."""
+        hidden = hidden.astype(self.rvq_embs.dtype)
         codes = mx.zeros((self._levels,), dtype=mx.int32)
         gumbel, normal = (mx.split(numbers, self.rounds) for numbers in draws)
         chosen_sum = mx.zeros((self._latent,), dtype=self.rvq_embs.dtype)
         done = 0
         for turn, count in enumerate(self._counts):
             with cuda.chaining():
-                shared = fused(chosen_sum[None].astype(hidden.dtype), self.embed_code)
+                shared = fused(chosen_sum[None], self.embed_code)
                 mean, log_std = self.mog_head(hidden, gumbel[turn].squeeze(0), shared)
             residual = mean + mx.exp(log_std) * normal[turn].squeeze(0) * self._noise_scale
             codes, rest = self._quantise(residual, codes, range(done, done + count))

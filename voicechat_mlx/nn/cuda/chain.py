@@ -18,13 +18,24 @@ from typing import Any
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cuda.launch import LEAST_NUMBERS, THREADS, Kernel, Signature, available, multiprocessors, text
+from voicechat_mlx.nn.cuda.launch import (
+    INPUT_BYTES,
+    LEAST_NUMBERS,
+    THREADS,
+    Kernel,
+    Signature,
+    available,
+    multiprocessors,
+    text,
+)
 from voicechat_mlx.nn.cuda.meeting import leave_words, take_words
 from voicechat_mlx.nn.cuda.promise import Array, Promise, settled
 from voicechat_mlx.nn.cuda.step import Step
 
 SPARED = 2
 """Multiprocessors left to what runs beside a chain, such as the transducer, for which all blocks would have to wait."""
+LEAST_ASKED = 48_016
+"""Bytes of shared memory: MLX raises a kernel's limit of 48 KiB, its own sums included, only above 48,000."""
 LONGEST = 8
 """Products in a launch: a kernel of more takes long to compile, and saves little."""
 
@@ -127,7 +138,8 @@ def launch(steps: Sequence[Step], promises: Sequence[Promise | None] = ()) -> li
     signature = Signature(tuple(name for name, _ in inputs), tuple(name for name, _, _ in outputs))
     structs = tuple(tuple(step.constants.items()) for step in steps)
     shapes, dtypes = [shape for _, shape, _ in outputs], [dtype for _, _, dtype in outputs]
-    kernel = _kernel(structs, signature, "".join(calls), max(step.held_bytes for step in steps))
+    held = max(step.held_bytes for step in steps)
+    kernel = _kernel(structs, signature, "".join(calls), held if held <= INPUT_BYTES else max(held, LEAST_ASKED))
     found = iter(kernel([array for _, array in inputs], (), blocks, THREADS, shapes, dtypes))
     results = [(next(found), next(found) if step.enters else None) for step in steps]
     if len(steps) > 1:

@@ -19,6 +19,8 @@ SOURCES = Path(__file__).parent
 THREADS = 256
 SHARED_BYTES = 47 * 1024
 """Of the 48 KiB that a block may have: inputs, and a little for sums."""
+INPUT_BYTES = 40 * 1024
+"""Of `SHARED_BYTES`, for the inputs; the rest is for sums."""
 LEAST_NUMBERS = 16
 """Of an array that kernels read: MLX keeps arrays of up to 8 bytes where the host sees them, tens of times farther."""
 Template = Sequence[tuple[str, bool | int | mx.Dtype]]

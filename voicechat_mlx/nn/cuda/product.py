@@ -13,12 +13,11 @@ from mlx import nn
 
 from voicechat_mlx.nn.cuda.chain import launch, recording
 from voicechat_mlx.nn.cuda.later import Later, as_input
+from voicechat_mlx.nn.cuda.launch import INPUT_BYTES
 from voicechat_mlx.nn.cuda.promise import Array
 from voicechat_mlx.nn.cuda.step import Addend, Norm, Step, Weights
 
 MOST_ROWS = 2
-INPUT_BYTES = 40 * 1024
-"""Of `SHARED_BYTES`, for the inputs; the rest is for sums."""
 
 
 def suits(x: Array, weights: Weights) -> bool:
