@@ -100,8 +100,8 @@ def hear_prompt(model: VoiceChat, state: DuplexState, prompt_ids: Sequence[int])
     for begin in range(0, len(prompt_ids), PROMPT_AT_ONCE):
         ids = mx.array([list(prompt_ids[begin : begin + PROMPT_AT_ONCE])], dtype=mx.uint32)
         pads = mx.broadcast_to(thinking.text, ids.shape)
-        model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
-        mx.async_eval(arrays_of(thinking))
+        hidden = model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
+        mx.async_eval(hidden, arrays_of(thinking))  # a kernel that fills buffers in place runs for its result alone
         yield
     for _ in prompt_ids[1:]:
         model.run(speak, state.speaking, thinking.text)

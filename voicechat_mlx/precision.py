@@ -14,8 +14,10 @@ import mlx.core as mx
 from voicechat_mlx.errors import ConfigError
 from voicechat_mlx.names import DTYPES, network_of
 
-ALWAYS_FLOAT32 = re.compile(r"\.(A_log|D|dt_bias)$|\.pre_encode\.conv\.")
-"""The recurrence, whose decay is an exponential of an exponential, and the subsampling, whose mel rows are float32."""
+ALWAYS_FLOAT32 = re.compile(r"\.(A_log|D|dt_bias)$")
+"""The state-space recurrence: its decay is an exponential of an exponential. These are stored in float32 as well."""
+BESIDE_FLOAT32 = re.compile(r"\.pre_encode\.conv\.")
+"""The subsampling reads mel rows, which are float32: its weights would be cast in every frame."""
 MIXTURE = re.compile(r"talker\.(mog_head\.|rvq_embs$)")
 
 
@@ -36,7 +38,7 @@ class Precision:
             return stored
         if not mx.issubdtype(stored, mx.floating):
             return mx.int32
-        if ALWAYS_FLOAT32.search(name):
+        if ALWAYS_FLOAT32.search(name) or BESIDE_FLOAT32.search(name):
             return mx.float32
         network = network_of(name)
         if network in ("perception", "llm"):

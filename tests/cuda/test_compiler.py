@@ -20,7 +20,8 @@ from voicechat_mlx.nn.cuda.launch import Kernel
 from voicechat_mlx.precision import Precision
 from voicechat_mlx.session import Session
 
-CODE = compiler.MACHINE_CODE + b"code"
+MACHINE_CODE = b"\x7fELF"
+CODE = MACHINE_CODE + b"code"
 
 
 @pytest.fixture()
@@ -45,13 +46,34 @@ def test_a_source_is_compiled_once(made: list[str]) -> None:
     assert made == ["a", "b"]
 
 
-def test_what_was_cut_short_is_made_again(made: list[str]) -> None:
+@pytest.mark.parametrize("left", [b"", CODE[:6], bytes(compiler.CHECKSUM_BYTES) + CODE])
+def test_what_is_not_whole_is_made_again(made: list[str], left: bytes) -> None:
     compiler.machine_code("k", "a")
     (kept,) = compiler.cache_folder().iterdir()
-    kept.write_bytes(b"")
+    whole = kept.read_bytes()
+    kept.write_bytes(left)
     assert compiler.machine_code("k", "a") == CODE
     assert made == ["a", "a"]
-    assert kept.read_bytes() == CODE
+    assert kept.read_bytes() == whole
+
+
+def test_a_full_disk_leaves_nothing_behind(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(compiler.os, "replace", full)
+    assert compiler.machine_code("k", "a") == CODE
+    assert list(compiler.cache_folder().iterdir()) == []
+
+
+def test_without_a_home_nothing_is_kept(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> None:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(compiler.Path, "home", homeless)
+    assert compiler.machine_code("k", "a") == compiler.machine_code("k", "a") == CODE
+    assert made == ["a", "a"]
 
 
 def test_another_compiler_makes_its_own(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +93,7 @@ def test_where_nothing_can_be_kept_it_is_made_every_time(
 
 
 def test_without_a_compiler_the_message_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
+    def missing(name: str, **_: object) -> None:
         raise OSError(name)
 
     monkeypatch.setattr(ctypes, "CDLL", missing)
@@ -94,8 +116,8 @@ def has_compiler() -> bool:
 
 
 @pytest.mark.skipif(not has_compiler(), reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
-@pytest.mark.parametrize("bits", [0, 4])
-def test_every_kernel_of_a_talk_compiles_for_a_hopper(bits: int) -> None:
+@pytest.mark.parametrize(("bits", "architecture"), [(0, "sm_75"), (0, "sm_90"), (4, "sm_90"), (4, "sm_120")])
+def test_every_kernel_of_a_talk_compiles(bits: int, architecture: str) -> None:
     """What the emulator's C++ allows, CUDA may not."""
     compiled: set[str] = set()
 
@@ -105,7 +127,7 @@ def test_every_kernel_of_a_talk_compiles_for_a_hopper(bits: int) -> None:
         source = kernel.source([x.dtype for x in inputs], dtypes, template, threads, kernel.name)
         if source not in compiled:
             compiled.add(source)
-            assert compiler.compiled(source, "sm_90").startswith(compiler.MACHINE_CODE)
+            assert compiler.compiled(source, architecture).startswith(MACHINE_CODE)
         return mx.depends([mx.zeros(*kind) for kind in zip(shapes, dtypes, strict=True)], list(inputs))
 
     text = replace(TALKATIVE.text_config, mamba_head_dim=32)  # groups of 64 weights

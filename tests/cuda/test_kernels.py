@@ -298,6 +298,29 @@ def test_a_chain_of_products_gives_what_they_give_one_by_one(monkeypatch: pytest
     assert launches == [chain.LONGEST, 2, 1]
 
 
+def test_a_chain_with_more_outputs_than_lanes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So narrow that few blocks could take all outputs at once, in two rows."""
+    first, second = nn.Linear(128, 128), nn.Linear(128, 300)
+    randomise(first), randomise(second)
+    x = mx.random.normal((2, 1, 128))
+
+    def run() -> list[mx.array]:
+        with cuda.chaining():
+            found = fused(fused(x, first), second)
+        return [cuda.settled(found)]
+
+    both_ways(monkeypatch, run)
+
+
+def test_groups_and_books_that_are_no_whole_reads_are_made_as_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, norm = nn.Linear(72, 8), GroupedRMSNorm(72, 6, 1e-5)
+    for part in (layer, norm):
+        randomise(part)
+        part.set_dtype(mx.bfloat16)
+    x = mx.random.normal((1, 1, 72)).astype(mx.bfloat16)
+    both_ways(monkeypatch, lambda: [fused(x, layer, norm=norm)], tolerance=2e-2)
+
+
 def test_chains_that_nothing_orders_do_not_disturb_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     """A GPU may run them side by side, if they are evaluated together."""
     layers = [nn.Linear(192, 192) for _ in range(3)]

@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import mlx.core as mx
+import pytest
+
+from fixtures.random_model import random_model
 from tests.bench.launches import counted
+from tests.cuda.emulator import pretended
+from tests.cuda.test_kernels import TALKATIVE
+from voicechat_mlx import duplex
+from voicechat_mlx.conventions import MLX
+from voicechat_mlx.nn.cuda.launch import Kernel
+from voicechat_mlx.precision import Precision
 
 MOST = 370
 """Launches of a frame at the published number of layers: 358, and a few for what may yet be needed."""
@@ -10,3 +25,22 @@ MOST = 370
 
 def test_a_frame_needs_no_more_launches_than_it_did() -> None:
     assert sum(own + other for own, other in counted().values()) <= MOST
+
+
+def test_a_prompt_of_one_token_reaches_every_attention_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its kernel fills a buffer in place: it runs only if its result, too, is asked for, though nobody reads that."""
+    text = replace(TALKATIVE.text_config, hybrid_override_pattern="M*-*-", num_hidden_layers=5)
+    model = random_model(replace(TALKATIVE, text_config=text), Precision())
+    state = duplex.start(model, [5], 0, MLX, 100)
+    asked: list[Any] = []
+
+    def call(kernel: Kernel, inputs: Any, _: Any, __: int, ___: int, shapes: Any, dtypes: Any, *____: Any) -> Any:
+        outputs = mx.depends([mx.zeros(*kind) for kind in zip(shapes, dtypes, strict=True)], list(inputs))
+        return [mx.arctanh(each) for each in outputs] if kernel.name == "attend" else outputs
+
+    with pretended(call, 132), monkeypatch.context() as patched:
+        patched.setattr(duplex.mx, "async_eval", lambda *arrays: asked.append(arrays))
+        list(duplex.hear_prompt(model, state, [5]))
+    hidden, arrays = asked[0]
+    mx.export_to_dot(str(tmp_path / "graph"), hidden, *arrays)
+    assert len(re.findall("ArcTanh", (tmp_path / "graph").read_text(encoding="utf-8"))) == 2

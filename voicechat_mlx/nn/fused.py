@@ -34,7 +34,7 @@ def fused(
 
     x (…, K) → (…, N), or (…, N / 2) where the activation joins two halves. `after_norm` is SiLU or nothing.
     """
-    if weights := _for_kernel(x, layer):
+    if weights := _for_kernel(x, layer, norm):
         normed = _norm(norm, activated=after_norm is not None) if norm else None
         return cuda.product(x, weights, norm=normed, activation=activation, residual=residual, half=half)[0]
     x = norm(cuda.settled(x)) if norm else cuda.settled(x)
@@ -60,7 +60,7 @@ def fused_after(
 
     With `keeps_normed`, norm(s) in the place of s.
     """
-    if weights := _for_kernel(x, layer):
+    if weights := _for_kernel(x, layer, norm):
         addend = cuda.Addend(y, post.scale, post.eps) if post else cuda.Addend(y)
         out, entered = cuda.product(
             x, weights, norm=_norm(norm), before=addend, activation=activation, keeps_normed=keeps_normed
@@ -78,10 +78,12 @@ def normed(x: mx.array, norm: nn.LayerNorm) -> mx.array:
     return cuda.later(x, _norm(norm), norm) if cuda.recording() else norm(cuda.settled(x))
 
 
-def _for_kernel(x: mx.array, layer: Layer) -> cuda.Weights | None:
-    """The layer's weights, where the kernel takes them and such inputs."""
+def _for_kernel(x: mx.array, layer: Layer, norm: nn.Module | None) -> cuda.Weights | None:
+    """The layer's weights, where the kernel takes them, the norm and such inputs."""
     if not cuda.available():
         return None
+    if isinstance(norm, GroupedRMSNorm) and x.shape[-1] * x.dtype.size % (16 * norm.groups):
+        return None  # it reads 16 bytes at a time
     weights = layer.weights if isinstance(layer, LinearGroup) else cuda.weights_of(layer)
     return weights if weights is not None and cuda.suits(x, weights) else None
 

@@ -156,7 +156,7 @@ class EarTts(nn.Module):
     def _quantise(self, residual: mx.array, codes: mx.array, levels: range) -> tuple[mx.array, mx.array]:
         """A point (latent,) → each level's nearest row, subtracted before the next: codes (Q,), and what is left."""
         now = slice(levels.start, levels.stop)
-        if cuda.available():
+        if cuda.available() and self._latent * self.rvq_embs.dtype.size % 16 == 0:
             return cuda.nearest_codes(residual, self.rvq_embs, self._half_norms, codes, levels)
         rest, found = residual[None], []
         for book, (half_norm, turned) in zip(self._books[now], self._turned[now], strict=True):

@@ -19,7 +19,6 @@ from typing import Any
 import mlx.core as mx
 
 from voicechat_mlx.nn.cuda.launch import (
-    INPUT_BYTES,
     LEAST_NUMBERS,
     THREADS,
     Kernel,
@@ -34,8 +33,10 @@ from voicechat_mlx.nn.cuda.step import Step
 
 SPARED = 2
 """Multiprocessors left to what runs beside a chain, such as the transducer, for which all blocks would have to wait."""
-LEAST_ASKED = 48_016
-"""Bytes of shared memory: MLX raises a kernel's limit of 48 KiB, its own sums included, only above 48,000."""
+GIVEN, LEAST_ASKED = 48 * 1024, 48_016
+"""Bytes of shared memory that a block may have, and what a kernel must ask for before MLX lets it have more."""
+SUM_BYTES = 1152
+"""Of shared memory that a step has besides its inputs: what the warps of a tile add up, or less."""
 LONGEST = 8
 """Products in a launch: a kernel of more takes long to compile, and saves little."""
 
@@ -138,8 +139,8 @@ def launch(steps: Sequence[Step], promises: Sequence[Promise | None] = ()) -> li
     signature = Signature(tuple(name for name, _ in inputs), tuple(name for name, _, _ in outputs))
     structs = tuple(tuple(step.constants.items()) for step in steps)
     shapes, dtypes = [shape for _, shape, _ in outputs], [dtype for _, _, dtype in outputs]
-    held = max(step.held_bytes for step in steps)
-    kernel = _kernel(structs, signature, "".join(calls), held if held <= INPUT_BYTES else max(held, LEAST_ASKED))
+    held, sums = max(step.held_bytes for step in steps), SUM_BYTES * (1 + len(steps))
+    kernel = _kernel(structs, signature, "".join(calls), held if held + sums <= GIVEN else max(held, LEAST_ASKED))
     found = iter(kernel([array for _, array in inputs], (), blocks, THREADS, shapes, dtypes))
     results = [(next(found), next(found) if step.enters else None) for step in steps]
     if len(steps) > 1:

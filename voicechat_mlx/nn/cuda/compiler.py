@@ -11,12 +11,14 @@ import hashlib
 import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-MACHINE_CODE = b"\x7fELF"
 LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
-"""MLX's CUDA back end has loaded one of them."""
+"""MLX's CUDA back end has loaded one of them, and that one is taken: another may know no such driver."""
+OPTIONS = ("--std=c++17",)
+CHECKSUM_BYTES = 32
 MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
 """What the driver's `cuDeviceGetAttribute` calls the number of multiprocessors and the compute capability."""
 
@@ -28,13 +30,13 @@ class CompileError(RuntimeError):
 def machine_code(name: str, source: str) -> bytes:
     """The module that holds the kernel `name`, an `extern "C"` function of that source."""
     architecture = f"sm_{attribute(MAJOR)}{attribute(MINOR)}"
-    digest = hashlib.sha256(f"{compiler_version()}{source}".encode()).hexdigest()[:32]
-    kept = cache_folder() / f"{name}-{architecture}-{digest}.cubin"
+    digest = hashlib.sha256("\n".join([compiler_version(), *OPTIONS, source]).encode()).hexdigest()[:32]
     try:
-        found = kept.read_bytes()
-    except OSError:
-        found = b""
-    if not found.startswith(MACHINE_CODE):
+        kept = cache_folder() / f"{name}-{architecture}-{digest}.cubin"
+    except RuntimeError:  # nobody's home
+        return compiled(source, architecture)
+    found = _kept(kept)
+    if found is None:
         found = compiled(source, architecture)
         _keep(found, kept)
     return found
@@ -45,15 +47,28 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "voicechat_mlx" / "cuda"
 
 
+def _kept(place: Path) -> bytes | None:
+    """The code, if it is there and whole: its checksum stands before it."""
+    try:
+        checksum, code = (found := place.read_bytes())[:CHECKSUM_BYTES], found[CHECKSUM_BYTES:]
+    except OSError:
+        return None
+    return code if hashlib.sha256(code).digest() == checksum else None
+
+
 def _keep(code: bytes, place: Path) -> None:
     """Where nothing can be written, the next start compiles again."""
+    half_written = None
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as file:
-            file.write(code)
-        os.replace(file.name, place)
+            half_written = Path(file.name)
+            file.write(hashlib.sha256(code).digest() + code)
+        os.replace(half_written, place)
     except OSError:
-        return
+        if half_written is not None:
+            with suppress(OSError):
+                half_written.unlink(missing_ok=True)
 
 
 def compiled(source: str, architecture: str) -> bytes:
@@ -61,8 +76,9 @@ def compiled(source: str, architecture: str) -> bytes:
     library, program = _nvrtc(), ctypes.c_void_p()
     _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
-        options = (ctypes.c_char_p * 2)(f"--gpu-architecture={architecture}".encode(), b"--std=c++17")
-        if library.nvrtcCompileProgram(program, len(options), options):
+        words = [f"--gpu-architecture={architecture}", *OPTIONS]
+        options = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
+        if library.nvrtcCompileProgram(program, len(words), options):
             raise CompileError(_text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode())
         return _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
@@ -84,11 +100,10 @@ def _check(failed: int) -> None:
 
 @cache
 def _nvrtc() -> ctypes.CDLL:
-    for name in LIBRARIES:
-        try:
-            return ctypes.CDLL(name)
-        except OSError:
-            continue
+    already_loaded = os.RTLD_NOW | getattr(os, "RTLD_NOLOAD", 0)
+    for name, mode in [*((name, already_loaded) for name in LIBRARIES), *((name, os.RTLD_NOW) for name in LIBRARIES)]:
+        with suppress(OSError):
+            return ctypes.CDLL(name, mode=mode)
     raise CompileError(f"none of {', '.join(LIBRARIES)} can be loaded; MLX's CUDA back end needs one as well")
 
 

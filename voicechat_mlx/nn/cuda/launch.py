@@ -77,8 +77,8 @@ SIGNATURES = {
 
 @cache
 def available() -> bool:
-    """Whether arrays live on an NVIDIA GPU."""
-    return bool(mx.cuda.is_available()) and mx.default_device().type == mx.DeviceType.gpu
+    """Whether arrays live on an NVIDIA GPU, the first one: kernels are made for it."""
+    return bool(mx.cuda.is_available()) and mx.default_device() == mx.Device(mx.gpu, 0)
 
 
 def has_tensor_cores() -> bool:

@@ -3,6 +3,7 @@
 // best, for even and for odd levels. A warp's first row of the next level is on its way while the blocks meet.
 constexpr int WARPS = 8, THREADS = 32 * WARPS, E = 16 / static_cast<int>(sizeof(B)), UNITS = LATENT / E;
 constexpr int MINE = (UNITS + 31) / 32, SHARE = (LATENT + THREADS - 1) / THREADS;
+static_assert(LATENT % E == 0, "a row is whole reads");
 __shared__ float left[LATENT];
 const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, blocks = gridDim.x;
 const int first = blockIdx.x * WARPS + warp;

@@ -183,6 +183,7 @@ struct Row {
   template <typename A>
   __device__ void grouped_norm(const Parameters<P, A>& weight, float* partial) {
     constexpr int SHARE = S::UNITS / P::GROUPS;
+    static_assert(SHARE * P::GROUPS == S::UNITS, "a group is whole units");
     __shared__ float inverses[P::GROUPS];
 #pragma unroll
     for (int i = 0; i < S::MINE; i++) {
@@ -337,6 +338,7 @@ __device__ void product(
   using S = Sizes<P>;
   using T = typename P::T;
   constexpr int PER = P::PER, ROWS = S::ROWS, OUT = S::OUT, DEPTH = S::DEPTH, BITS = P::BITS, R = P::R;
+  static_assert(R * PER <= 32, "a lane writes one output");
   constexpr unsigned MASK = BITS ? (1u << BITS) - 1 : 0;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const uint4* rows[ROWS];  // of the tile that is being loaded

@@ -16,6 +16,8 @@ MOST_READS = 20
 """Of 16 bytes that a thread of a chain may have on the way: 80 registers."""
 TENSOR_TILE = 16
 """Outputs of a tile where tensor cores multiply."""
+LANES = 32
+"""Of a warp; each writes one of the warp's outputs."""
 PAIRED = (geglu, glu)
 """Activations that make one number of two, half the outputs apart."""
 
@@ -107,11 +109,10 @@ class Step:
     @property
     def held_bytes(self) -> int:
         """Shared memory for the inputs, as `prepare` lays them out, and what tensor cores need besides."""
-        rows, lanes = self.x.size // self.weights.inputs, 32
-        size = self.x.dtype.size
+        rows, size = self.x.size // self.weights.inputs, self.x.dtype.size
         if not self.on_tensor_cores:
             per_read = 128 // (self.weights.bits or 8 * self.weights.weight.dtype.size)  # weights of 16 bytes
-            return rows * self.reads * lanes * per_read * size
+            return rows * self.reads * LANES * per_read * size
         groups = self.weights.inputs // self.weights.group_size
         zeros, sums, factors = 8 * 16, -(-(groups + 1) // 4) * 16, 2 * 2 * TENSOR_TILE * groups * size
         return self.weights.inputs * size + zeros + sums + factors
@@ -124,7 +125,8 @@ class Step:
         """
         each = 2 if self.paired else 1
         for_one_tile = -(-self.outputs // (THREADS // 32 * self.blocks)) if self.blocks else 0
-        if 0 < for_one_tile * each * self.reads <= MOST_READS:
+        rows = self.x.size // self.weights.inputs
+        if 0 < for_one_tile * each * self.reads <= MOST_READS and rows * for_one_tile <= LANES:
             return for_one_tile
         return max(1, (1 if self.weights.outputs < 8192 else 2) // each)
 
