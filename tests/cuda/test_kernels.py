@@ -97,6 +97,7 @@ def without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _gpu_or_emulator() -> Iterator[None]:
+    mx.random.seed(0)
     with nullcontext() if REAL else pretended(emulated, 2 + chain.SPARED):
         yield
 
@@ -354,7 +355,7 @@ def test_mixture(monkeypatch: pytest.MonkeyPatch) -> None:
     randomise(head)
     hidden, shared = mx.random.normal((2, 288)), mx.random.normal((1, 288))
     draws = mx.random.gumbel((4, 256))
-    both_ways(monkeypatch, lambda: [part for gumbel in draws for part in head(hidden, gumbel, shared)])
+    both_ways(monkeypatch, lambda: [mx.concatenate(head(hidden, gumbel, shared)) for gumbel in draws])
 
 
 def test_transducer_frame(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +364,7 @@ def test_transducer_frame(monkeypatch: pytest.MonkeyPatch) -> None:
     joint = JointConfig(joint_hidden=96, encoder_hidden=64, pred_hidden=64, num_classes=40)
     config = AudioConfig(decoder=decoder, joint=joint)
     networks = RnntDecoder(config), JointNetwork(config)
-    mx.random.seed(3)
+    mx.random.seed(3)  # all of these frames are among them
     for network in networks:
         randomise(network, 3.0)
     networks[1].joint_net[2].bias = networks[1].joint_net[2].bias + 4.0 * (mx.arange(41) == 40)
@@ -517,7 +518,6 @@ def test_mamba_step(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_frames_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels round in fewer places: 1 % in the encoder, and random squared layers in a row make a few of it."""
-    mx.random.seed(1)
     model = random_model(TALKATIVE, Precision(perception_llm=mx.bfloat16))
     mels = mx.random.normal((4, 1, 8, 128))
 
