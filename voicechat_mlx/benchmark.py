@@ -194,8 +194,12 @@ def most_resident_memory() -> int:
     return most if sys.platform == "darwin" else most * 1024
 
 
+LARGE_SHARE = 0.1
+"""Of a network's bytes, from which on a precision is named."""
+
+
 def precisions(model: VoiceChat) -> dict[str, str]:
-    """Network → what most of its bytes are, tables of ids apart: `float32`, `bfloat16`, `4 bits`."""
+    """Network → what its bytes are, tables of ids and small shares apart: `float32`, `4 bits`, `float32 and bfloat16`."""
     stored: dict[str, Counter[str]] = defaultdict(Counter)
     for name, module in model.named_modules():
         kind = f"{module.bits} bits" if "scales" in module else None
@@ -205,7 +209,12 @@ def precisions(model: VoiceChat) -> dict[str, str]:
             if kind or mx.issubdtype(array.dtype, mx.floating):
                 path = f"{name}.{own}" if name else own
                 stored[network_of(path)][kind or dtype_name(array.dtype)] += array.nbytes
-    return {network: stored[network].most_common(1)[0][0] for network in dict.fromkeys(NETWORKS.values())}
+    return {
+        network: " and ".join(
+            kind for kind, share in stored[network].most_common() if share >= LARGE_SHARE * stored[network].total()
+        )
+        for network in dict.fromkeys(NETWORKS.values())
+    }
 
 
 def machine() -> dict[str, str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from safetensors import safe_open
 
+import voicechat_mlx as vc
 from fixtures.make_tiny import make
 from tests.models import SHALLOW, build, shallow, speech
 from tests.unit.cli_helpers import check_refused, place
@@ -185,6 +186,12 @@ def test_the_precision_of_a_network_is_not_that_of_its_tables_of_ids() -> None:
     flags = model.talker.embed_subword.subword_flag_emb
     flags.is_continuation = mx.zeros((1 << 20,), dtype=mx.int32)
     assert set(benchmark.precisions(model).values()) == {"float32"}
+
+
+def test_a_network_in_two_precisions_has_both() -> None:
+    found = benchmark.precisions(vc.load(dtype="mixed"))
+    assert found["talker"] in ("float32 and bfloat16", "bfloat16 and float32")
+    assert (found["llm"], found["codec"]) == ("bfloat16", "float32")
 
 
 def test_precision_in_words() -> None:
