@@ -199,7 +199,7 @@ LARGE_SHARE = 0.1
 
 
 def precisions(model: VoiceChat) -> dict[str, str]:
-    """Network → what its bytes are, tables of ids and small shares apart: `float32`, `4 bits`, `float32 and bfloat16`."""
+    """Network → what its bytes are, ids and small shares apart: `float32`, `4 bits`, `float32 and bfloat16`."""
     stored: dict[str, Counter[str]] = defaultdict(Counter)
     for name, module in model.named_modules():
         kind = f"{module.bits} bits" if "scales" in module else None
