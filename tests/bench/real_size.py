@@ -17,7 +17,7 @@ from fixtures.random_model import random_model
 from fixtures.tiny_config import TINY
 from voicechat_mlx.benchmark import machine, run_benchmark
 from voicechat_mlx.config import MODEL_TYPE, VoiceChatConfig
-from voicechat_mlx.precision import Precision, precision
+from voicechat_mlx.precision import precision
 
 FRAME_SAMPLES = 1280
 PROMPT = "You are helpful, be concise ok"
@@ -47,8 +47,7 @@ def main() -> None:
     if options.write_config:
         options.write_config.write_text(json.dumps(published_config()), encoding="utf-8")
         return
-    in_talker = Precision() if options.talker == "float32" else precision(options.talker)
-    chosen = replace(in_talker, perception_llm=mx.bfloat16)
+    chosen = replace(precision(options.talker), perception_llm=mx.bfloat16)
     model = random_model(VoiceChatConfig.from_dict({"model_type": MODEL_TYPE}), chosen, bits=options.bits)
     weights = mx.get_active_memory()
     pcm = (np.random.default_rng(0).normal(size=options.frames * FRAME_SAMPLES) * 0.1).astype(np.float32)

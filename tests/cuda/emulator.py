@@ -49,6 +49,14 @@ def pretended(call: Call, multiprocessors: int) -> Iterator[None]:
         yield
 
 
+def unlaunched(
+    inputs: Sequence[mx.array], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[mx.Dtype]
+) -> list[mx.array]:
+    """Outputs that depend on the inputs, as a launch's would, where only the graph matters."""
+    outputs = [mx.zeros(*kind) for kind in zip(shapes, dtypes, strict=True)]
+    return list(mx.depends(outputs, list(inputs)))
+
+
 def emulated(
     kernel: launch.Kernel,
     inputs: Sequence[mx.array],

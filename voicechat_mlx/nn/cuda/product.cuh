@@ -219,12 +219,35 @@ struct Row {
   }
 };
 
+// What the norms of a step multiply by and add.
+template <typename P, typename NW, typename NB, typename PW, typename PB>
+struct NormParameters {
+  Parameters<P, NW> weight;
+  Parameters<P, NB> bias;
+  Parameters<P, PW> post;
+  Parameters<P, PB> pre_bias;
+
+  __device__ void read(const NW* norm_weight, const NB* norm_bias, const PW* post_weight, const PB* first_bias) {
+    if (P::POST || P::PRE) {
+      post.read(post_weight);
+    }
+    if (P::PRE) {
+      pre_bias.read(first_bias);
+    }
+    if (P::NORM) {
+      weight.read(norm_weight);
+    }
+    if (P::NORM == 2) {
+      bias.read(norm_bias);
+    }
+  }
+};
+
 // x → s → norm(s), as the product takes it, into `held`; s, if it is not x, into `sum`. For tensor cores also the sums of
 // every 64 numbers, behind them.
-template <typename P, typename PW, typename PB, typename NW, typename NB>
+template <typename P, typename NW, typename NB, typename PW, typename PB>
 __device__ void prepare(
-    uint4* held, const typename P::T* x, const typename P::T* y, const Parameters<P, PW>& post,
-    const Parameters<P, PB>& pre_bias, const Parameters<P, NW>& weight, const Parameters<P, NB>& bias,
+    uint4* held, const typename P::T* x, const typename P::T* y, const NormParameters<P, NW, NB, PW, PB>& parameters,
     typename P::T* sum) {
   using S = Sizes<P>;
   if (P::TENSOR && threadIdx.x < 8) {
@@ -241,7 +264,7 @@ __device__ void prepare(
       Row<P> other;
       other.read(y + (P::ONE ? 0 : q * P::K));
       if (P::POST) {
-        other.scale(0.0f, other.inverse_deviation(0.0f, P::EPS), post);
+        other.scale(0.0f, other.inverse_deviation(0.0f, P::EPS), parameters.post);
       }
 #pragma unroll
       for (int i = 0; i < S::MINE; i++) {
@@ -252,7 +275,7 @@ __device__ void prepare(
       }
     }
     if (P::PRE) {
-      row.layer_norm(P::EPS, post, pre_bias);
+      row.layer_norm(P::EPS, parameters.post, parameters.pre_bias);
     }
     if (P::ADD || P::PRE) {
       row.round();
@@ -268,11 +291,11 @@ __device__ void prepare(
       keep();
     }
     if (P::NORM == 1) {
-      row.scale(0.0f, row.inverse_deviation(0.0f, P::EPS), weight);
+      row.scale(0.0f, row.inverse_deviation(0.0f, P::EPS), parameters.weight);
     } else if (P::NORM == 2) {
-      row.layer_norm(P::EPS, weight, bias);
+      row.layer_norm(P::EPS, parameters.weight, parameters.bias);
     } else if (P::NORM == 3) {
-      row.grouped_norm(weight, reinterpret_cast<float*>(place));
+      row.grouped_norm(parameters.weight, reinterpret_cast<float*>(place));
     }
     if (P::NORMED && blockIdx.x == 0) {
       keep();
@@ -378,24 +401,10 @@ __device__ void product(
   for (int slot = 0; slot < DEPTH; slot++) {
     load(slot, slot);
   }
-  Parameters<P, PW> first_weight;
-  Parameters<P, PB> first_bias;
-  Parameters<P, NW> weight;
-  Parameters<P, NB> shift;
-  if (P::POST || P::PRE) {
-    first_weight.read(post);
-  }
-  if (P::PRE) {
-    first_bias.read(pre_bias);
-  }
-  if (P::NORM) {
-    weight.read(norm_weight);
-  }
-  if (P::NORM == 2) {
-    shift.read(norm_bias);
-  }
+  NormParameters<P, NW, NB, PW, PB> parameters;
+  parameters.read(norm_weight, norm_bias, post, pre_bias);
   meet.wait();
-  prepare<P>(held, x, y, first_weight, first_bias, weight, shift, sum);
+  prepare(held, x, y, parameters, sum);
 
   for (int tile = blockIdx.x; tile < S::TILES; tile += gridDim.x) {
     const int mine = (tile * S::WARPS + warp) * PER + lane % PER;  // the output that this lane will write, of row lane / PER

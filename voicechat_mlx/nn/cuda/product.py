@@ -25,11 +25,10 @@ def suits(x: Array, weights: Weights) -> bool:
     rows, width = x.size // x.shape[-1], x.shape[-1]
     if rows > MOST_ROWS or width != weights.inputs or x.dtype not in (mx.float32, mx.bfloat16):
         return False
+    at_once = weights.per_read
     if weights.bits:
-        at_once = 128 // weights.bits
         kinds = weights.bits in (4, 8) and weights.group_size % at_once == 0
     else:
-        at_once = 16 // weights.weight.dtype.size
         kinds = weights.weight.dtype in (x.dtype, mx.bfloat16)
     padded = -(-width // (32 * at_once)) * 32 * at_once
     return kinds and width % at_once == 0 and rows * padded * x.dtype.size <= INPUT_BYTES

@@ -40,6 +40,11 @@ class Weights:
         return int(self.weight.shape[-1]) * packed
 
     @property
+    def per_read(self) -> int:
+        """Weights in 16 bytes."""
+        return 128 // (self.bits or 8 * self.weight.dtype.size)
+
+    @property
     def outputs(self) -> int:
         """N."""
         return int(self.weight.shape[0])
@@ -92,10 +97,15 @@ class Step:
         return self.weights.outputs // 2 if self.paired else self.weights.outputs
 
     @property
+    def row_count(self) -> int:
+        """Rows of x."""
+        return self.x.size // self.weights.inputs
+
+    @property
     def on_tensor_cores(self) -> bool:
         """Whether `tensor_product` takes it: one row of bfloat16 by 4 bits in groups of 64."""
         weights = self.weights
-        one_row = self.x.size == weights.inputs and self.x.dtype == mx.bfloat16 and not self.paired
+        one_row = self.row_count == 1 and self.x.dtype == mx.bfloat16 and not self.paired
         scales = weights.scales
         packed = weights.bits == 4 and weights.group_size == 64 and weights.outputs * weights.inputs % (8 * 64) == 0
         return one_row and packed and scales is not None and scales.dtype == mx.bfloat16 and has_tensor_cores()
@@ -103,16 +113,14 @@ class Step:
     @property
     def reads(self) -> int:
         """Times 16 bytes that a lane reads of a row of weights."""
-        weights = self.weights
-        return -(-weights.inputs * (weights.bits or 8 * weights.weight.dtype.size) // (32 * 128))
+        return -(-self.weights.inputs // (LANES * self.weights.per_read))
 
     @property
     def held_bytes(self) -> int:
         """Shared memory for the inputs, as `prepare` lays them out, and what tensor cores need besides."""
-        rows, size = self.x.size // self.weights.inputs, self.x.dtype.size
+        size = self.x.dtype.size
         if not self.on_tensor_cores:
-            per_read = 128 // (self.weights.bits or 8 * self.weights.weight.dtype.size)  # weights of 16 bytes
-            return rows * self.reads * LANES * per_read * size
+            return self.row_count * self.reads * LANES * self.weights.per_read * size
         groups = self.weights.inputs // self.weights.group_size
         zeros, sums, factors = 8 * 16, -(-(groups + 1) // 4) * 16, 2 * 2 * TENSOR_TILE * groups * size
         return self.weights.inputs * size + zeros + sums + factors
@@ -125,8 +133,7 @@ class Step:
         """
         each = 2 if self.paired else 1
         for_one_tile = -(-self.outputs // (THREADS // 32 * self.blocks)) if self.blocks else 0
-        rows = self.x.size // self.weights.inputs
-        if 0 < for_one_tile * each * self.reads <= MOST_READS and rows * for_one_tile <= LANES:
+        if 0 < for_one_tile * each * self.reads <= MOST_READS and self.row_count * for_one_tile <= LANES:
             return for_one_tile
         return max(1, (1 if self.weights.outputs < 8192 else 2) // each)
 
@@ -154,7 +161,7 @@ class Step:
             "T": C_TYPES[self.x.dtype],
             "N": weights.outputs,
             "K": weights.inputs,
-            "R": self.x.size // weights.inputs,
+            "R": self.row_count,
             "PER": self.per_warp,
             "AHEAD": 16 if self.blocks else 8,
             "WEIGHT_BYTES": weights.weight.dtype.size,

@@ -76,25 +76,11 @@ __device__ void tensor_product(
   for (int slot = 0; slot < DEPTH; slot++) {
     load(slot, slot);
   }
-  Parameters<P, PW> first_weight;
-  Parameters<P, PB> first_bias;
-  Parameters<P, NW> weight;
-  Parameters<P, NB> shift;
-  if (P::POST || P::PRE) {
-    first_weight.read(post);
-  }
-  if (P::PRE) {
-    first_bias.read(pre_bias);
-  }
-  if (P::NORM) {
-    weight.read(norm_weight);
-  }
-  if (P::NORM == 2) {
-    shift.read(norm_bias);
-  }
+  NormParameters<P, NW, NB, PW, PB> parameters;
+  parameters.read(norm_weight, norm_bias, post, pre_bias);
   meet.wait();
   wait_for_copies();
-  prepare<P>(held, x, y, first_weight, first_bias, weight, shift, sum);
+  prepare(held, x, y, parameters, sum);
 
   int turned = 0;
   for (int tile = blockIdx.x; tile < S::TILES; tile += gridDim.x, turned ^= 1) {
