@@ -137,11 +137,11 @@ class EarTts(nn.Module):
         return self.backbone(self.fuse(self.embed_codes(previous), condition), cache)
 
     def generate_codes(self, hidden: mx.array, draws: Draws) -> mx.array:
-        """Hidden rows (2, hidden) → codes (Q,) int32."""
-        hidden = hidden.astype(self.rvq_embs.dtype)
+        """Hidden rows (2, hidden) → codes (Q,) int32. In float32, whatever the weights are kept in."""
+        hidden = hidden.astype(mx.float32)
         codes = mx.zeros((self._levels,), dtype=mx.int32)
         gumbel, normal = (mx.split(numbers, self.rounds) for numbers in draws)
-        chosen_sum = mx.zeros((self._latent,), dtype=self.rvq_embs.dtype)
+        chosen_sum = mx.zeros((self._latent,))
         done = 0
         for turn, count in enumerate(self._counts):
             with cuda.chaining():

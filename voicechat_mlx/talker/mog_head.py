@@ -78,7 +78,7 @@ class MogHead(nn.Module):
         Of each component, views of what leads to its mean: (components, hidden, rank) and (components, rank, latent).
         """
         self._projections.join()
-        self._guided = mx.array([[1 + self._guidance, -self._guidance]], dtype=self.low_mat.dtype)
+        self._guided = mx.array([[1 + self._guidance, -self._guidance]])
         self._into_rank = self.proj_mus.weight.reshape(self._components, self._rank, -1).swapaxes(1, 2)
         self._into_latent = self.low_mat.swapaxes(1, 2)
 

@@ -92,7 +92,7 @@ def nearest_codes(
 ) -> tuple[mx.array, mx.array]:
     """These levels of residual quantisation, by all books (Q, K, latent) and ½‖rows‖² (Q, K).
 
-    residual (latent,), found (Q,) int32 → `found` with these levels' codes, and what is left of the residual (latent,).
+    residual (latent,), float32; found (Q,), int32 → `found` with these levels' codes, and what is left of the residual.
     """
     count, size, latent = books.shape
     blocks = min(at_once(), -(-size // (THREADS // 32)))
@@ -104,12 +104,12 @@ def nearest_codes(
         ("START", levels.start),
         ("COUNT", len(levels)),
     ]
-    inputs = [residual.astype(mx.float32), found, books, half_norms, take_words()]
+    inputs = [residual, found, books, half_norms, take_words()]
     shapes = [found.shape, (latent,), (2 * blocks,), (2 * blocks,), (LEAST_NUMBERS,)]
     dtypes = [mx.int32, mx.float32, mx.float32, mx.int32, mx.uint32]
     codes, rest, _, _, words = run("nearest_codes", inputs, template, blocks, shapes, dtypes)
     leave_words(words)
-    return codes, rest.astype(residual.dtype)
+    return codes, rest
 
 
 def rel_attention(
