@@ -17,7 +17,7 @@ from tests.cuda.emulator import pretended, unlaunched
 from tests.cuda.test_kernels import TALKATIVE
 from voicechat_mlx.nn.cuda import compiler
 from voicechat_mlx.nn.cuda.launch import Kernel
-from voicechat_mlx.precision import Precision
+from voicechat_mlx.precision import precision
 from voicechat_mlx.session import Session
 
 MACHINE_CODE = b"\x7fELF"
@@ -36,6 +36,8 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "compiled", compiled)
+    monkeypatch.setattr(compiler, "packs", lambda: False)
+    monkeypatch.setattr(compiler, "packed", lambda code, architecture: code)
     monkeypatch.setattr(compiler, "attribute", {compiler.MAJOR: 9, compiler.MINOR: 0}.get)
     monkeypatch.setattr(compiler, "compiler_version", lambda: "13.0")
     return sources
@@ -83,6 +85,14 @@ def test_another_compiler_makes_its_own(made: list[str], monkeypatch: pytest.Mon
     assert made == ["a", "a"]
 
 
+def test_what_was_kept_is_made_again_once_it_can_be_packed(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler.machine_code("k", "a")
+    monkeypatch.setattr(compiler, "packs", lambda: True)
+    monkeypatch.setattr(compiler, "packed", lambda code, architecture: code[:6])
+    assert [compiler.machine_code("k", "a") for _ in range(2)] == [CODE[:6]] * 2
+    assert made == ["a", "a"]
+
+
 def test_where_nothing_can_be_kept_it_is_made_every_time(
     made: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -116,8 +126,11 @@ def has_compiler() -> bool:
 
 
 @pytest.mark.skipif(not has_compiler(), reason="needs NVRTC: pip install nvidia-cuda-nvrtc")
-@pytest.mark.parametrize(("bits", "architecture"), [(0, "sm_75"), (0, "sm_90"), (4, "sm_90"), (4, "sm_120")])
-def test_every_kernel_of_a_talk_compiles(bits: int, architecture: str) -> None:
+@pytest.mark.parametrize(
+    ("bits", "talker", "architecture"),
+    [(0, "float32", "sm_75"), (0, "bfloat16", "sm_90"), (4, "float32", "sm_90"), (4, "mixed", "sm_120")],
+)
+def test_every_kernel_of_a_talk_compiles(bits: int, talker: str, architecture: str) -> None:
     """What the emulator's C++ allows, CUDA may not."""
     compiled: set[str] = set()
 
@@ -132,7 +145,8 @@ def test_every_kernel_of_a_talk_compiles(bits: int, architecture: str) -> None:
 
     text = replace(TALKATIVE.text_config, mamba_head_dim=32)  # groups of 64 weights
     with pretended(call, 132):
-        model = random_model(replace(TALKATIVE, text_config=text), Precision(perception_llm=mx.bfloat16), bits=bits)
+        chosen = replace(precision(talker), perception_llm=mx.bfloat16)
+        model = random_model(replace(TALKATIVE, text_config=text), chosen, bits=bits)
         session = Session(model)
         session.push(np.zeros(6 * 1280, np.float32))
         session.finish()

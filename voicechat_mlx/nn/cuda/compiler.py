@@ -15,12 +15,13 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from voicechat_mlx.nn.cuda.driver import MAJOR, MINOR, attribute
+from voicechat_mlx.nn.cuda.fatbin import packed, packs
+
 LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
 """MLX's CUDA back end has loaded one of them, and that one is taken: another may know no such driver."""
 OPTIONS = ("--std=c++17",)
 CHECKSUM_BYTES = 32
-MULTIPROCESSORS, MAJOR, MINOR = 16, 75, 76
-"""What the driver's `cuDeviceGetAttribute` calls the number of multiprocessors and the compute capability."""
 
 
 class CompileError(RuntimeError):
@@ -30,14 +31,15 @@ class CompileError(RuntimeError):
 def machine_code(name: str, source: str) -> bytes:
     """The module that holds the kernel `name`, an `extern "C"` function of that source."""
     architecture = f"sm_{attribute(MAJOR)}{attribute(MINOR)}"
-    digest = hashlib.sha256("\n".join([compiler_version(), *OPTIONS, source]).encode()).hexdigest()[:32]
+    made_by = [compiler_version(), *OPTIONS, *(["fatbin"] if packs() else [])]
+    digest = hashlib.sha256("\n".join([*made_by, source]).encode()).hexdigest()[:32]
     try:
         kept = cache_folder() / f"{name}-{architecture}-{digest}.cubin"
     except RuntimeError:  # nobody's home
-        return compiled(source, architecture)
+        return packed(compiled(source, architecture), architecture)
     found = _kept(kept)
     if found is None:
-        found = compiled(source, architecture)
+        found = packed(compiled(source, architecture), architecture)
         _keep(found, kept)
     return found
 
@@ -113,15 +115,3 @@ def compiler_version() -> str:
     major, minor = ctypes.c_int(), ctypes.c_int()
     _check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"{major.value}.{minor.value}"
-
-
-@cache
-def attribute(number: int) -> int:
-    """Of the first GPU, by the driver's number for it; 0 where there is no driver."""
-    value = ctypes.c_int(0)
-    try:
-        driver = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    failed = driver.cuInit(0) or driver.cuDeviceGetAttribute(ctypes.byref(value), number, 0)
-    return 0 if failed else value.value

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cuda.compiler import MAJOR, MULTIPROCESSORS, attribute, machine_code
+from voicechat_mlx.nn.cuda.compiler import machine_code
+from voicechat_mlx.nn.cuda.driver import MAJOR, MULTIPROCESSORS, attribute
 from voicechat_mlx.nn.cuda.promise import Array, settled
 
 SOURCES = Path(__file__).parent
