@@ -3,9 +3,10 @@
 //
 // A tile is 16 outputs. Its 8 warps take pieces of 128 inputs in turn: a lane reads 16 bytes, 32 weights, of each of two rows.
 // Weights p and p + 4 of eight become two bfloat16 1 + w / 16 by a shift and a mask; `prepare` puts inputs p and p + 4 side by
-// side as well. The eight columns that a tensor core multiplies by are the inputs of the piece's first group of 64, those of
-// its second, and zeros. A tile's scales and offsets lie behind each other in memory: the block copies them into shared
-// memory while it works on the tile before.
+// side as well. A tensor core multiplies by eight columns, two for each of four pieces: inputs of a piece's first group of 64
+// in one, those of its second in the other, else zeros. So after four pieces the sums of piece i are with the lanes of
+// quarter i, which scale them. A tile's scales and offsets lie behind each other in memory: the block copies them into
+// shared memory while it works on the tile before.
 template <typename P>
 struct Pieces {
   static constexpr int OUTPUTS = 16, WARPS = 8, INPUTS = 128, GROUP = 64;
@@ -88,10 +89,9 @@ __device__ void tensor_product(
     const bool writes = threadIdx.x < S::OUTPUTS && mine < P::N;
     const float kept = P::RESIDUAL && writes ? up(fresh(residual + mine)) : 0.0f;
     float totals[2] = {};
-    // Lane 0 of four has the scales of `row`, 1 of `row` + 8, 2 and 3 the offsets.
-    const unsigned short* const factors =
-        reinterpret_cast<const unsigned short*>(staged + (2 * turned + quarter / 2) * S::FACTORS) +
-        (row + quarter % 2 * 8) * GROUPS;
+    float found[2][4] = {};
+    const unsigned short* const tile_scales = reinterpret_cast<const unsigned short*>(staged + 2 * turned * S::FACTORS);
+    const unsigned short* const tile_offsets = tile_scales + S::FACTORS * 8;
     stage(tile + gridDim.x, turned ^ 1);
     for (int begin = 0; begin < S::STEPS; begin += DEPTH) {
       const bool last = begin + DEPTH == S::STEPS;
@@ -100,10 +100,9 @@ __device__ void tensor_product(
       }
 #pragma unroll
       for (int slot = 0; slot < DEPTH; slot++) {
-        const int piece = (begin + slot) * S::WARPS + warp;
+        const int turn = begin + slot, piece = turn * S::WARPS + warp;
         if (piece < S::ALL) {
-          const uint4* const inputs = row == quarter / 2 ? held + (piece * 4 + quarter) * 4 : zeros;
-          float found[4] = {};
+          const uint4* const inputs = row == turn % 4 * 2 + quarter / 2 ? held + (piece * 4 + quarter) * 4 : zeros;
 #pragma unroll
           for (int j = 0; j < 4; j++) {
             const uint4 pairs = inputs[j];
@@ -113,26 +112,39 @@ __device__ void tensor_product(
               const unsigned a[4] = {
                   weights_of(words[0], p), weights_of(words[1], p), weights_of(words[0], p + 1), weights_of(words[1], p + 1)};
               const unsigned b[2] = {(&pairs.x)[p], (&pairs.x)[p + 1]};
-              multiply(found, a, b);
+              multiply(found[p / 2], a, b);
             }
           }
-          const float all[2] = {sums[piece * 2], sums[piece * 2 + 1]};
-          const bool whole = P::K % S::INPUTS == 0 || piece * 2 + 1 < GROUPS;
-          const unsigned both = factors[piece * 2] | (whole ? static_cast<unsigned>(factors[piece * 2 + 1]) << 16 : 0u);
+        }
+        if (turn % 4 == 3 || turn == S::TURNS - 1) {
+          const int scaled = (turn / 4 * 4 + quarter) * S::WARPS + warp;  // the piece that this lane scales
+          if (scaled < S::ALL) {
 #pragma unroll
-          for (int r = 0; r < 2; r++) {
-            const unsigned scale = __shfl_sync(0xffffffffu, both, lane / 4 * 4 + r);
-            const unsigned offset = __shfl_sync(0xffffffffu, both, lane / 4 * 4 + r + 2);
+            for (int r = 0; r < 2; r++) {
 #pragma unroll
-            for (int group = 0; group < 2; group++) {
-              const float by = __uint_as_float(group ? scale & 0xffff0000u : scale << 16);
-              const float more = __uint_as_float(group ? offset & 0xffff0000u : offset << 16);
-              totals[r] += by * (16.0f * (found[2 * r + group] - all[group])) + more * all[group];
+              for (int group = 0; group < 2; group++) {
+                if (P::K % S::INPUTS == 0 || scaled * 2 + group < GROUPS) {
+                  const int place = (row + 8 * r) * GROUPS + scaled * 2 + group;
+                  const float by = __uint_as_float(static_cast<unsigned>(tile_scales[place]) << 16);
+                  const float more = __uint_as_float(static_cast<unsigned>(tile_offsets[place]) << 16);
+                  const float all = sums[scaled * 2 + group];
+                  totals[r] += by * (16.0f * (found[0][2 * r + group] + found[1][2 * r + group] - all)) + more * all;
+                }
+              }
             }
+          }
+#pragma unroll
+          for (int i = 0; i < 4; i++) {
+            found[0][i] = found[1][i] = 0.0f;
           }
         }
         load(slot, last ? slot : begin + slot + DEPTH);
       }
+    }
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+      totals[r] += __shfl_xor_sync(0xffffffffu, totals[r], 1);
+      totals[r] += __shfl_xor_sync(0xffffffffu, totals[r], 2);
     }
     if (quarter == 0) {
       parts[turned][warp][row] = totals[0];
