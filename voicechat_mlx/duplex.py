@@ -128,7 +128,7 @@ def think(model: VoiceChat, state: Thinking, audio: mx.array, written: mx.array 
         text = mx.where(written == FREE, text, mx.array(model.config.pad_token_id, mx.uint32))
         function = mx.where(written == FREE, function, written)
     state.said = _said(text, function)
-    return state.said[:2]
+    return (state.said + 0)[:2]  # a copy: what the host reads leaves the GPU's memory
 
 
 def speak(model: VoiceChat, state: Speaking, text: mx.array) -> mx.array:

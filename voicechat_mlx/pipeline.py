@@ -1,6 +1,6 @@
 """From mel rows to answered frames: perception, transcript, the duplex loop and the codec, with all their caches.
 
-Two ways, one meaning. Compiled (on a GPU), a frame is one call from mel rows to samples and the host looks once, at the
+Two ways, one meaning. Compiled (on a GPU), a frame is queued from mel rows to samples and the host looks once, at the
 end. Otherwise perception and codec take many frames at once, and each stage is waited for and timed.
 """
 
@@ -88,7 +88,7 @@ class Pipeline:
         lazy: bool = False,
         writer: Writer | None = None,
     ) -> None:
-        """`profile` runs stage by stage also where a frame could be one compiled call: each then has its own time.
+        """`profile` waits for every stage also where a frame could be queued as a whole: each then has its own time.
 
         `lazy` leaves the prompt to `prepare`, or to the first frame. With a `writer` the host looks at every frame
         before it begins the next.
@@ -135,12 +135,11 @@ class Pipeline:
         return np.asarray(self._model.codec.flush(self._past.codec))[0]
 
     def _by_frames(self, mel: mx.array) -> Block:
-        """One compiled call a frame, queued one after another."""
+        """One frame queued after another."""
         found: list[tuple[mx.array, mx.array, mx.array, mx.array]] = []
         with self.clock("frames"):
             for rows in mx.split(mel, mel.shape[1] // self._factor, axis=1):
-                found.append(self._model.run(frame, self._past, rows, *self._written()))
-                mx.async_eval(found[-1], arrays_of(self._past))
+                found.append(self._queued(rows))
                 if self._writer is not None:
                     mx.eval(found[-1])  # all of the frame, so that one wait is enough
                     self._read(found[-1][0])
@@ -152,6 +151,23 @@ class Pipeline:
             self._frames += 1
         text, function = np.stack(ids, axis=1).astype(np.int32)
         return Block(Ids(text, function, np.stack(codes)), heard, np.concatenate([part[0] for part in wave]))
+
+    def _queued(self, mel: mx.array) -> tuple[mx.array, mx.array, mx.array, mx.array]:
+        """The mel rows (1, 8, features) of one frame → ids (2,), codes (Q,), pieces (max_symbols,), samples (1, 1764).
+
+        The device begins with a stage while the host prepares the next.
+        """
+        run, past = self._model.run, self._past
+        projected, encoded = run(hear, past.encoder, mel)
+        mx.async_eval(projected, encoded, arrays_of(past.encoder))
+        ids = run(think, past.duplex.thinking, projected, *self._written())
+        mx.async_eval(ids, arrays_of(past.duplex.thinking))
+        codes = run(speak, past.duplex.speaking, past.duplex.thinking.text)
+        mx.async_eval(codes, arrays_of(past.duplex.speaking))
+        pieces = run(transcribe, past.rnnt, encoded)
+        wave = run(sound, past.codec, codes[None, None])
+        mx.async_eval(pieces, wave, arrays_of(past.rnnt), arrays_of(past.codec))
+        return ids, codes, pieces, wave
 
     def _by_stages(self, mel: mx.array, *, last: bool, padding_frame: bool) -> Block:
         """All frames through perception, one by one through the loop, all through the codec."""
@@ -223,17 +239,11 @@ def hear(model: VoiceChat, cache: EncoderCache, mel: mx.array) -> tuple[mx.array
     return projected, encoded.astype(mx.float32)
 
 
+def transcribe(model: VoiceChat, cache: RnntCache, encoded: mx.array) -> mx.array:
+    """Encoded (1, 1, d_model) in float32 → the frame's pieces (max_symbols,)."""
+    return model.rnnt.decode_frame(encoded, cache)
+
+
 def sound(model: VoiceChat, cache: CodecCache, codes: mx.array) -> mx.array:
     """Codes (1, F, Q) → the stream's next samples (1, 1764·F)."""
     return model.codec.decode_stream(codes, cache)
-
-
-def frame(
-    model: VoiceChat, past: Conversation, mel: mx.array, *written: mx.array
-) -> tuple[mx.array, mx.array, mx.array, mx.array]:
-    """The mel rows (1, 8, features) of one frame → ids (2,), codes (Q,), pieces (max_symbols,), samples (1, 1764)."""
-    projected, encoded = hear(model, past.encoder, mel)
-    pieces = model.rnnt.decode_frame(encoded, past.rnnt)
-    ids = think(model, past.duplex.thinking, projected, *written)
-    codes = speak(model, past.duplex.speaking, past.duplex.thinking.text)
-    return ids, codes, pieces, sound(model, past.codec, codes[None, None])

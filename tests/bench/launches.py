@@ -38,7 +38,7 @@ from voicechat_mlx.model import VoiceChat
 from voicechat_mlx.nn import packed
 from voicechat_mlx.nn.cache import Cache, arrays_of, begin_step
 from voicechat_mlx.nn.cuda.launch import Kernel
-from voicechat_mlx.pipeline import hear, sound
+from voicechat_mlx.pipeline import hear, sound, transcribe
 from voicechat_mlx.precision import Precision
 from voicechat_mlx.session import Session
 
@@ -145,14 +145,10 @@ def _counted() -> Iterator[tuple[str, tuple[int, int]]]:
         mx.eval([leaf for _, leaf in tree_flatten(dict(model)) if isinstance(leaf, mx.array)])
         state = past.duplex
         yield "perception", count(hear, past.encoder, mel)
-        yield "transcript", count(_transcribe, past.rnnt, encoded)
+        yield "transcript", count(transcribe, past.rnnt, encoded)
         yield "language model", count(think, state.thinking, frame)
         yield "talker", count(speak, state.speaking, state.thinking.text)
         yield "codec", count(sound, past.codec, codes)
-
-
-def _transcribe(model: VoiceChat, cache: Any, encoded: mx.array) -> mx.array:
-    return model.rnnt.decode_frame(encoded, cache)
 
 
 def _flat(result: Any) -> list[mx.array]:

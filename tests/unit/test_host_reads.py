@@ -1,4 +1,4 @@
-"""A frame that is one call on the device comes to the host once, at its end; every further look would stall a GPU.
+"""A frame that is queued as a whole comes to the host once, at its end; every further look would stall a GPU.
 
 The whole-frame path runs here as written (`mx.disable_compile`), so that its looks at the host can be counted.
 """
@@ -68,7 +68,7 @@ def counted_waits() -> Iterator[Waits]:
 
 @pytest.fixture(scope="module")
 def model() -> Iterator[VoiceChat]:
-    """Takes whole frames in one call, as on a GPU."""
+    """Queues whole frames, as on a GPU."""
     mx.disable_compile()
     whole = build(SHALLOW)
     whole.run.compiled = True
