@@ -10,6 +10,7 @@ Source: Dao and Gu 2024 (state space duality).
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import mlx.core as mx
 from mlx import nn
@@ -73,12 +74,12 @@ class Mamba2Mixer(nn.Module):
         return fused(gated, self.out_proj, norm=self.norm, residual=residual)
 
     def _frame(self, projected: mx.array, cache: MambaCache) -> mx.array:
-        """T = 1 in one launch."""
+        """T = 1 in one step."""
         weights = (self.conv1d.taps, self.conv1d.bias, self._decay, self.D, self.dt_bias)
-        gated, cache.conv.steps, cache.state = cuda.mamba_frame(
-            projected, cache.conv.steps, *weights, cache.state, groups=self._groups
-        )
-        return gated
+        gated, moved, state = cuda.mamba_frame(projected, cache.conv.steps, *weights, cache.state, groups=self._groups)
+        cuda.keep(moved, cache.conv, "steps")
+        cuda.keep(state, cache, "state")
+        return cast(mx.array, gated)
 
     def _steps(self, projected: mx.array, cache: MambaCache) -> mx.array:
         """(B, T, z | x, B, C | dt) → y · silu(z), (B, T, width)."""

@@ -6,6 +6,8 @@ convolution routine. Parameters keep the checkpoint's names and MLX's layout (ou
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 from mlx import nn
 
@@ -54,9 +56,10 @@ class DepthwiseConv1d(nn.Module):
         if cuda.available() and x.shape[0] == 1 and steps:
             scaling = (norm.weight, norm.bias, norm.eps) if norm else None
             weights = (self._taps, self.get("bias"))
-            y, cache.steps = cuda.depthwise(cache.steps, x, *weights, silu=self._with_silu, norm=scaling)
-            return y
-        window = cache.extend(x)
+            y, moved = cuda.depthwise(cache.steps, x, *weights, silu=self._with_silu, norm=scaling)
+            cuda.keep(moved, cache, "steps")
+            return cast(mx.array, y)
+        window = cache.extend(cuda.settled(x))
         if steps == 1:
             y = (window * self._taps).sum(axis=1, keepdims=True)
         elif self._at_once and window.size <= FEW:

@@ -7,6 +7,8 @@ instead of once per call, and the keys that a frame sees are always the cache pl
 
 from __future__ import annotations
 
+from typing import cast
+
 import mlx.core as mx
 import numpy as np
 from mlx import nn
@@ -100,9 +102,10 @@ class RelPosMultiHeadAttention(nn.Module):
         steps = qkv.shape[1]
         if cuda.available() and qkv.shape[:2] == (1, 1) and self._left:
             tails, biases = (cache.keys.steps, cache.values.steps), (self.pos_bias_u, self.pos_bias_v)
-            context, *moved = cuda.rel_attention(qkv, tails, self._positions, biases, cache.timeline.count)
-            cache.keys.steps, cache.values.steps = moved
-            return context
+            context, keys, values = cuda.rel_attention(qkv, tails, self._positions, biases, cache.timeline.count)
+            cuda.keep(keys, cache.keys, "steps")
+            cuda.keep(values, cache.values, "steps")
+            return cast(mx.array, context)
         q, k, v = self._qkv.split(cuda.settled(qkv))
         keys, values = cache.keys.extend(k), cache.values.extend(v)
         q, k, v = (split_heads(part, self._heads) for part in (q, keys, values))

@@ -21,7 +21,7 @@ from voicechat_mlx.nn.cuda.later import later
 from voicechat_mlx.nn.cuda.launch import SHARED_BYTES, available
 from voicechat_mlx.nn.cuda.meeting import meetings
 from voicechat_mlx.nn.cuda.product import product, suits, weights_of
-from voicechat_mlx.nn.cuda.promise import settled
+from voicechat_mlx.nn.cuda.promise import keep, settled
 from voicechat_mlx.nn.cuda.step import Addend, Norm, Weights
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "chaining",
     "depthwise",
     "inverse_stft",
+    "keep",
     "later",
     "mamba_frame",
     "meetings",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cuda.chain import at_once
+from voicechat_mlx.nn.cuda.chain import at_once, launch, take
+from voicechat_mlx.nn.cuda.later import as_input
 from voicechat_mlx.nn.cuda.launch import LEAST_NUMBERS, THREADS, Template, bits, constants, run
 from voicechat_mlx.nn.cuda.meeting import leave_words, take_words
+from voicechat_mlx.nn.cuda.part import Part
 
 LARGE_BLOCK = 1024
 """Threads where few blocks do all the work."""
@@ -118,14 +121,18 @@ def rel_attention(
     positions: mx.array,
     biases: tuple[mx.array, mx.array],
     seen: mx.array,
-) -> tuple[mx.array, mx.array, mx.array]:
-    """qkv (1, 1, 3d), tails (1, L, d), positions (H, L + 1, D), biases (H, D), seen () → (1, 1, d), moved tails."""
+) -> list[Any]:
+    """qkv (1, 1, 3d), tails (1, L, d), positions (H, L + 1, D), biases (H, D), seen () → (1, 1, d), moved tails.
+
+    Promises, while a chain is recorded; so are those of `depthwise` and `mamba_frame`.
+    """
     heads, head_dim = biases[0].shape
-    template: Template = [("T", qkv.dtype), ("D", head_dim), ("LEFT", tails[0].shape[1]), ("WIDTH", tails[0].shape[2])]
-    inputs = [qkv, *tails, positions, *biases, seen]
-    shapes = [(1, 1, heads * head_dim), tails[0].shape, tails[1].shape]
-    out, keys, values = run("rel_attention", inputs, template, heads, shapes, [qkv.dtype] * 3, threads=LARGE_BLOCK)
-    return out, keys, values
+    _, left, width = tails[0].shape
+    template: dict[str, int | bool | mx.Dtype] = {"D": head_dim, "LEFT": left, "WIDTH": width}
+    inputs = (as_input(qkv), *tails, positions, *biases, seen)
+    outputs = tuple((shape, qkv.dtype) for shape in [(1, 1, width), tails[0].shape, tails[1].shape])
+    means = (THREADS // 32) * (head_dim + 2) * 4
+    return take(Part("rel_attention", template, inputs, outputs, tiles=heads, sum_bytes=means))
 
 
 def depthwise(
@@ -136,25 +143,27 @@ def depthwise(
     *,
     silu: bool,
     norm: tuple[mx.array, mx.array, float] | None = None,
-) -> tuple[mx.array, mx.array]:
+) -> list[Any]:
     """tail (1, K - 1, C), x (1, T, C), taps (K, C), bias (C,) → y (1, T, C), normed if asked, and the moved tail.
 
-    `norm`: weight and bias (C,), and epsilon.
+    `norm`: weight and bias (C,), and epsilon. More than one step is a launch of its own.
     """
     kernel_size, channels = taps.shape
     weight, norm_bias, eps = norm or (None, None, 0.0)
-    template: Template = [
-        ("T", x.dtype),
-        ("K", kernel_size),
-        ("C", channels),
-        ("BIAS", bias is not None),
-        ("SILU", silu),
-        ("NORM", norm is not None),
-        ("EPS", bits(eps)),
-    ]
-    inputs = [tail, x, taps, bias, weight, norm_bias]
-    y, moved = run("depthwise", inputs, template, x.shape[1], [x.shape, tail.shape], [x.dtype] * 2)
-    return y, moved
+    steps, shares = x.shape[1], 1 if norm else -(-channels // THREADS)
+    template: dict[str, int | bool | mx.Dtype] = {
+        "K": kernel_size,
+        "C": channels,
+        "ALONE": steps > 1,
+        "BIAS": bias is not None,
+        "SILU": silu,
+        "NORM": norm is not None,
+        "EPS": bits(eps),
+    }
+    inputs = (tail, as_input(x), taps, bias, weight, norm_bias)
+    outputs = ((tuple(x.shape), x.dtype), (tuple(tail.shape), x.dtype))
+    part = Part("depthwise", template, inputs, outputs, tiles=steps * shares, sum_bytes=256)
+    return take(part) if steps == 1 else launch([part])[0]
 
 
 def subsample(before: mx.array, x: mx.array, taps: mx.array, bias: mx.array) -> tuple[mx.array, mx.array]:
@@ -213,25 +222,24 @@ def mamba_frame(
     state: mx.array,
     *,
     groups: int,
-) -> tuple[mx.array, mx.array, mx.array]:
+) -> list[Any]:
     """projected (1, 1, z | x, B, C | dt), the convolution's tail (1, K - 1, C), taps (K, C), bias; state (1, H, P, N).
 
     → y · silu(z) (1, 1, H·P), the moved tail and the next state, which is float32.
     """
     _, heads, head_dim, state_size = state.shape
-    template: Template = [
-        ("T", projected.dtype),
-        ("H", heads),
-        ("HEAD_DIM", head_dim),
-        ("STATE", state_size),
-        ("GROUPS", groups),
-        ("TAPS", taps.shape[0]),
-    ]
-    inputs = [projected, tail, taps, bias, decay, skip, dt_bias, state]
-    shapes = [(1, 1, heads * head_dim), tail.shape, state.shape]
-    dtypes = [projected.dtype, tail.dtype, mx.float32]
-    y, moved, following = run("mamba_frame", inputs, template, heads, shapes, dtypes)
-    return y, moved, following
+    template: dict[str, int | bool | mx.Dtype] = {
+        "H": heads,
+        "HEAD_DIM": head_dim,
+        "STATE": state_size,
+        "GROUPS": groups,
+        "TAPS": taps.shape[0],
+    }
+    inputs = (as_input(projected), tail, taps, bias, decay, skip, dt_bias, state)
+    gated = (1, 1, heads * head_dim), projected.dtype
+    outputs = (gated, (tuple(tail.shape), tail.dtype), (tuple(state.shape), mx.float32))
+    shared = (head_dim + 2 * state_size) * 4
+    return take(Part("mamba_frame", template, inputs, outputs, tiles=heads, sum_bytes=shared, leads=True))
 
 
 def rnnt_frame(

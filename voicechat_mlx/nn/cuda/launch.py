@@ -52,18 +52,9 @@ SIGNATURES = {
         ("residual", "found", "books", "half_norms", "words"),
         ("next_found", "rest", "scores", "codes", "next_words"),
     ),
-    "rel_attention": Signature(
-        ("qkv", "key_tail", "value_tail", "positions", "u", "w", "seen"),
-        ("out", "next_keys", "next_values"),
-    ),
-    "depthwise": Signature(("tail", "x", "taps", "bias", "norm_weight", "norm_bias"), ("y", "next_tail")),
     "subsample": Signature(("before", "x", "taps", "bias"), ("y", "after"), ("earlier", "arriving")),
     "inverse_stft": Signature(
         ("features", "held", "real", "matrix", "window"), ("samples", "next_held", "next_real"), ("frames",)
-    ),
-    "mamba_frame": Signature(
-        ("projected", "tail", "taps", "bias", "decay", "skip", "dt_bias", "state"),
-        ("y", "next_tail", "next_state"),
     ),
     "rnnt_frame": Signature(
         (

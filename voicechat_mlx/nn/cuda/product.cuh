@@ -355,9 +355,9 @@ __device__ typename P::T finished(float value, float partner, float kept, const 
 template <
     typename P, typename Meet, typename W, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
 __device__ void product(
-    uint4* held, Meet& meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
-    typename P::T* out, typename P::T* sum, const W* w, const SC* scales, const SC* offsets, const NW* norm_weight,
-    const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
+    uint4* held, Meet& meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual, const W* w,
+    const SC* scales, const SC* offsets, const NW* norm_weight, const NB* norm_bias, const PW* post, const PB* pre_bias,
+    const B* bias, typename P::T* out, typename P::T* sum) {
   using S = Sizes<P>;
   using T = typename P::T;
   constexpr int PER = P::PER, ROWS = S::ROWS, OUT = S::OUT, DEPTH = S::DEPTH, BITS = P::BITS, R = P::R;

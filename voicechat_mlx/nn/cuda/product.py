@@ -11,7 +11,7 @@ from typing import cast
 import mlx.core as mx
 from mlx import nn
 
-from voicechat_mlx.nn.cuda.chain import launch, recording
+from voicechat_mlx.nn.cuda.chain import take
 from voicechat_mlx.nn.cuda.later import Later, as_input
 from voicechat_mlx.nn.cuda.launch import INPUT_BYTES
 from voicechat_mlx.nn.cuda.promise import Array
@@ -54,8 +54,7 @@ def product(
     source, first = (left.x, left.norm) if left else (as_input(x), before)
     residual = None if residual is None else as_input(residual)
     step = Step(source, weights, norm, first, activation, residual, half, keeps_normed)
-    chain = recording()
-    out, entered = chain.record(step) if chain else launch([step])[0]
+    out, entered = take(step)
     if left:
         left.entered = entered
     return cast(mx.array, out), cast(mx.array, x if entered is None else entered)

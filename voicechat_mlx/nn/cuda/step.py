@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import mlx.core as mx
 
@@ -85,6 +85,31 @@ class Step:
     keeps_normed: bool = False
     blocks: int = 0
     """Of the chain that it is a part of, where all of them run at once."""
+
+    headers = ("product.cuh", "tensor_product.cuh")
+    leads = False
+    sum_bytes = 1152
+    """What the warps of a tile add up, or less."""
+
+    def placed(self, blocks: int) -> Step:
+        """The same as a part of a chain of so many blocks."""
+        return replace(self, blocks=blocks)
+
+    @property
+    def function(self) -> str:
+        """In the headers."""
+        return "tensor_product" if self.on_tensor_cores else "product"
+
+    @property
+    def arguments(self) -> list[tuple[Array | None, str]]:
+        """The function's inputs in its order, and what stands there if one is missing."""
+        return [*((row, "nullptr") for row in self.rows), *((each, "nothing") for each in self.parameters)]
+
+    @property
+    def results(self) -> list[tuple[tuple[int, ...], mx.Dtype] | None]:
+        """Shape and dtype of what comes out: the product, and what entered the block, where that is not x."""
+        rows = tuple(self.x.shape)
+        return [((*rows[:-1], self.outputs), self.x.dtype), (rows, self.x.dtype) if self.enters else None]
 
     @property
     def paired(self) -> bool:

@@ -33,8 +33,8 @@ __device__ inline unsigned weights_of(unsigned word, int p) {
 template <typename P, typename Meet, typename SC, typename NW, typename NB, typename PW, typename PB, typename B>
 __device__ void tensor_product(
     uint4* held, Meet& meet, const typename P::T* x, const typename P::T* y, const typename P::T* residual,
-    typename P::T* out, typename P::T* sum, const unsigned* w, const SC* scales, const SC* offsets, const NW* norm_weight,
-    const NB* norm_bias, const PW* post, const PB* pre_bias, const B* bias) {
+    const unsigned* w, const SC* scales, const SC* offsets, const NW* norm_weight, const NB* norm_bias, const PW* post,
+    const PB* pre_bias, const B* bias, typename P::T* out, typename P::T* sum) {
   using S = Pieces<P>;
   constexpr int DEPTH = S::DEPTH, ROW = P::K / 32, GROUPS = S::GROUPS;  // 16 bytes, and groups, of a row of weights
   __shared__ float parts[2][S::WARPS][S::OUTPUTS];
