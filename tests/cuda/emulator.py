@@ -74,7 +74,9 @@ def emulated(
     sources = [_to_numpy(x) for x in inputs]
     for key, x, array in zip(kernel.signature.inputs, inputs, sources, strict=True):
         aligned = x.nbytes < 16 or array.ctypes.data % 16 == _ALIGNED
-        assert aligned or not re.search("int4[^,]|float4|product<", kernel.body), f"{key} cannot be read 16 bytes at once"
+        assert aligned or not re.search("int4[^,]|float4|product<", kernel.body), (
+            f"{key} cannot be read 16 bytes at once"
+        )
     targets = [_filled(shape, dtype) for shape, dtype in zip(shapes, dtypes, strict=True)]
     pointers = [array.ctypes.data_as(ctypes.c_void_p) for array in (*sources, *targets)]
     library.run(blocks, threads, *pointers, *scalars)

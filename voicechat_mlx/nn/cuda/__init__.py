@@ -4,7 +4,7 @@ Each has a plain MLX twin in the module that calls it, which every other back en
 The sources are the .cu files beside this one.
 """
 
-from voicechat_mlx.nn.cuda.chain import chaining, recording
+from voicechat_mlx.nn.cuda.chain import chaining, keep, recording
 from voicechat_mlx.nn.cuda.kernels import (
     add_norm,
     attend,
@@ -21,7 +21,7 @@ from voicechat_mlx.nn.cuda.later import later
 from voicechat_mlx.nn.cuda.launch import SHARED_BYTES, available
 from voicechat_mlx.nn.cuda.meeting import meetings
 from voicechat_mlx.nn.cuda.product import product, suits, weights_of
-from voicechat_mlx.nn.cuda.promise import keep, settled
+from voicechat_mlx.nn.cuda.promise import settled
 from voicechat_mlx.nn.cuda.step import Addend, Norm, Weights
 
 __all__ = [

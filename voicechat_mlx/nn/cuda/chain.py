@@ -12,24 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from functools import cache
 from typing import Any
+from weakref import ref
 
 import mlx.core as mx
 
 from voicechat_mlx.nn.cuda.launch import (
     LEAST_NUMBERS,
     THREADS,
-    Kernel,
     Signature,
     available,
     multiprocessors,
-    text,
 )
 from voicechat_mlx.nn.cuda.meeting import leave_words, take_words
-from voicechat_mlx.nn.cuda.part import Part
-from voicechat_mlx.nn.cuda.promise import Array, Promise, settled
-from voicechat_mlx.nn.cuda.step import Step
+from voicechat_mlx.nn.cuda.promise import Array, Promise, Result, settled
+from voicechat_mlx.nn.cuda.source import Link, Source, name_of
 
 SPARED = 2
 """Multiprocessors left to what runs beside a chain, such as the transducer, for which all blocks would have to wait."""
@@ -39,36 +36,53 @@ SUM_BYTES = 1152
 """Of shared memory that all steps share besides their inputs, or less."""
 LONGEST = 10
 """Steps in a launch, a layer of the encoder: a kernel of more takes long to compile, and saves little."""
-
-
-Link = Step | Part
 Results = list[mx.array | None]
+"""None where there is none, or where it stays inside."""
 
 
 class Chain:
-    """Steps that wait to be run."""
+    """Steps that wait to be run. What nobody holds any more when they run stays inside the launch."""
 
     def __init__(self) -> None:
         self._steps: list[Link] = []
-        self._results: list[list[Promise | None]] = []
+        self._results: list[list[ref[Promise] | None]] = []
+        self._kept: list[Promise] = []
 
     def record(self, step: Link) -> list[Promise | None]:
         """Promises of what `launch` gives for the step."""
+        step = step.reading(_settled_unless_recorded)  # which may run what is recorded
         if len(self._steps) == LONGEST or (step.leads and self._steps):
             self.run()
-        promises = [None if result is None else Promise(*result, self.run) for result in step.results]
+        step = step.reading(_recorded_or_settled)
+        promises: list[Promise | None] = []
+        for i, each in enumerate(step.results):
+            name = name_of(len(self._steps), i)
+            promises.append(None if each is None else Promise(*each, self.run, Result(*each, name)))
         self._steps.append(step)
-        self._results.append(promises)
+        self._results.append([None if each is None else ref(each) for each in promises])
         return promises
 
+    def keep(self, promise: Promise) -> None:
+        """Hold it until it is kept."""
+        self._kept.append(promise)
+
     def run(self) -> None:
-        """Keep all promises."""
-        steps, results = self._steps, self._results
-        self._steps, self._results = [], []
-        for promises, arrays in zip(results, launch(steps, results) if steps else [], strict=True):
+        """Keep all promises that somebody still holds."""
+        steps, rows = self._steps, [[each() if each else None for each in row] for row in self._results]
+        self._steps, self._results, self._kept = [], [], []
+        held = [[each is not None for each in row] for row in rows]
+        for promises, arrays in zip(rows, launch(steps, held) if steps else [], strict=True):
             for promise, array in zip(promises, arrays, strict=True):
                 if promise is not None and array is not None:
                     promise.put(array)
+
+
+def _settled_unless_recorded(value: Array) -> Array:
+    return value if isinstance(value, Promise) and value.recorded is not None else settled(value)
+
+
+def _recorded_or_settled(value: Array) -> Array:
+    return value.recorded if isinstance(value, Promise) and value.recorded is not None else settled(value)
 
 
 _recorded: ContextVar[Chain | None] = ContextVar("recorded", default=None)
@@ -105,68 +119,37 @@ def take(step: Link) -> list[Any]:
     return chain.record(step) if chain else launch([step])[0]
 
 
-def launch(steps: Sequence[Link], promises: Sequence[Sequence[Promise | None]] = ()) -> list[Results]:
-    """Each step's results. `promises` of them, in their order, may be inputs of later steps."""
+def keep(x: Array, owner: object, name: str) -> None:
+    """Set an attribute to an array, now or as soon as it is there: caches hold no promises."""
+    chain = recording()
+    if chain and isinstance(x, Promise) and x.recorded is not None:
+        x.owners.append((owner, name))
+        chain.keep(x)
+    else:
+        setattr(owner, name, settled(x))
+
+
+def launch(steps: Sequence[Link], held: Sequence[Sequence[bool]] | None = None) -> list[Results]:
+    """Each step's results, or of several steps those that are `held`; the others share an array that nobody sees."""
     blocks = at_once() if len(steps) > 1 else steps[0].tiles
     if steps[0].on_tensor_cores:  # which prepare the inputs once for all tiles of a block
         blocks = min(blocks, 2 * at_once())
     steps = [step.placed(blocks) for step in steps] if len(steps) > 1 else steps
-    known: dict[int, str] = {}
-    inputs: list[tuple[str, mx.array]] = []
-    outputs: list[tuple[str, tuple[int, ...], mx.Dtype]] = []
-
-    def name_of(value: Array | None, absent: str) -> str:
-        if value is None:
-            return absent
-        if id(value) not in known:
-            known[id(value)] = f"in{len(inputs)}"
-            inputs.append((known[id(value)], settled(value)))
-        return known[id(value)]
-
-    calls = []
-    for i, step in enumerate(steps):
-        sources = [name_of(value, absent) for value, absent in step.arguments]
-        targets = ["nullptr" if each is None else f"out{i}_{place}" for place, each in enumerate(step.results)]
-        outputs += [(name, *each) for name, each in zip(targets, step.results, strict=True) if each is not None]
-        for promise, name in zip(promises[i] if promises else (), targets, strict=bool(promises)):
-            if promise is not None:
-                known[id(promise)] = name
-        arguments = ["held", "meeting" if i else "beginning", *sources, *targets]
-        calls.append(f"{step.function}<Step{i}>({', '.join(arguments)});\n")
+    source = Source()
+    outside = [
+        source.add(step, [True] * len(step.results) if held is None else held[i]) for i, step in enumerate(steps)
+    ]
+    inputs, outputs = source.inputs, source.all_outputs
     if len(steps) > 1:
         inputs.append(("words", take_words()))
         outputs.append(("next_words", (LEAST_NUMBERS,), mx.uint32))
     signature = Signature(tuple(name for name, _ in inputs), tuple(name for name, _, _ in outputs))
-    headers = tuple(dict.fromkeys(header for step in steps for header in step.headers))
-    structs = tuple(tuple(step.constants.items()) for step in steps)
+    needed, sums = max(step.held_bytes for step in steps), SUM_BYTES + sum(step.sum_bytes for step in steps)
+    shared = needed if needed + sums <= GIVEN else max(needed, LEAST_ASKED)
+    kernel = source.kernel(signature, shared)
     shapes, dtypes = [shape for _, shape, _ in outputs], [dtype for _, _, dtype in outputs]
-    held, sums = max(step.held_bytes for step in steps), SUM_BYTES + sum(step.sum_bytes for step in steps)
-    shared = held if held + sums <= GIVEN else max(held, LEAST_ASKED)
-    kernel = _kernel(f"{steps[0].function}_{len(steps)}", headers, structs, signature, "".join(calls), shared)
-    found = iter(kernel([array for _, array in inputs], (), blocks, THREADS, shapes, dtypes))
-    results = [[None if each is None else next(found) for each in step.results] for step in steps]
+    found = kernel([array for _, array in inputs], (), blocks, THREADS, shapes, dtypes)
     if len(steps) > 1:
-        leave_words(next(found))
-    return results
-
-
-@cache
-def _kernel(
-    name: str,
-    headers: tuple[str, ...],
-    structs: tuple[tuple[tuple[str, Any], ...], ...],
-    signature: Signature,
-    calls: str,
-    shared_bytes: int,
-) -> Kernel:
-    header = [text(each) for each in headers]
-    for i, members in enumerate(structs):
-        lines = [
-            f"  using {name} = {value};" if isinstance(value, str) else f"  static constexpr int {name} = {int(value)};"
-            for name, value in members
-        ]
-        header.append("\n".join([f"struct Step{i} {{", *lines, "};\n"]))
-    source = ["DYNAMIC_SHARED(uint4, held);\nconst float* const nothing = nullptr;\nNoMeeting beginning;\n"]
-    if "words" in signature.inputs:
-        source.append("Meeting meeting{const_cast<unsigned*>(words)};\nclear(next_words);\n")
-    return Kernel(name, signature, "".join([*source, calls]), "\n".join(header), shared_bytes)
+        leave_words(found[-1])
+    arrays = iter(found)
+    return [[next(arrays) if is_outside else None for is_outside in row] for row in outside]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import mlx.core as mx
@@ -30,6 +31,10 @@ class Part:
 
     on_tensor_cores = False
     held_bytes = 0
+
+    def reading(self, found: Callable[[Array], Array]) -> Part:
+        """The same with each input as `found` says."""
+        return replace(self, inputs=tuple(None if each is None else found(each) for each in self.inputs))
 
     def placed(self, blocks: int) -> Part:
         """The same as a part of a chain of so many blocks."""

@@ -4,18 +4,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import mlx.core as mx
 
 
+@dataclass(frozen=True)
+class Result:
+    """What a step of a chain gives to later ones, by its name in the kernel."""
+
+    shape: tuple[int, ...]
+    dtype: mx.Dtype
+    name: str
+
+    @property
+    def size(self) -> int:
+        """How many numbers."""
+        return math.prod(self.shape)
+
+
 class Promise:
     """An array that `make` gives, or that somebody `put`s there before it is asked for."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: mx.Dtype, make: Callable[[], mx.array | None]) -> None:
-        self.shape, self.dtype, self._make = shape, dtype, make
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: mx.Dtype,
+        make: Callable[[], mx.array | None],
+        recorded: Result | None = None,
+    ) -> None:
+        """`recorded` in a chain that has not been launched."""
+        self.shape, self.dtype, self._make, self.recorded = shape, dtype, make, recorded
         self.array: mx.array | None = None
-        self._awaited: list[tuple[object, str]] = []
+        self.owners: list[tuple[object, str]] = []
+        """Of attributes that shall be set to the array as soon as it is there."""
 
     @property
     def size(self) -> int:
@@ -24,13 +47,9 @@ class Promise:
 
     def put(self, array: mx.array) -> None:
         """Here it is."""
-        self.array = array
-        for owner, name in self._awaited:
+        self.array, self.recorded = array, None
+        for owner, name in self.owners:
             setattr(owner, name, array)
-
-    def await_for(self, owner: object, name: str) -> None:
-        """Set an attribute as soon as the array is there."""
-        self._awaited.append((owner, name))
 
     def settled(self) -> mx.array:
         """The array, which is made now if it is not there."""
@@ -42,18 +61,10 @@ class Promise:
         return self.array
 
 
-Array = mx.array | Promise
+Array = mx.array | Promise | Result
 
 
 def settled(x: Any) -> mx.array:
     """An array as it is; a promise is kept first."""
     array: mx.array = x.settled() if isinstance(x, Promise) else x
     return array
-
-
-def keep(x: Array, owner: object, name: str) -> None:
-    """Set an attribute to an array, now or as soon as it is there: caches hold no promises."""
-    if isinstance(x, Promise) and x.array is None:
-        x.await_for(owner, name)
-    else:
-        setattr(owner, name, settled(x))

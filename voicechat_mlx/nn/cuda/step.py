@@ -91,6 +91,14 @@ class Step:
     sum_bytes = 1152
     """What the warps of a tile add up, or less."""
 
+    def reading(self, found: Callable[[Array], Array]) -> Step:
+        """The same with each row as `found` says."""
+        before = self.before
+        if isinstance(before, Addend):
+            before = replace(before, y=found(before.y))
+        residual = None if self.residual is None else found(self.residual)
+        return replace(self, x=found(self.x), before=before, residual=residual)
+
     def placed(self, blocks: int) -> Step:
         """The same as a part of a chain of so many blocks."""
         return replace(self, blocks=blocks)
