@@ -116,7 +116,7 @@ __device__ void tensor_product(
             }
           }
         }
-        if (turn % 4 == 3 || turn == S::TURNS - 1) {
+        if (turn % 4 == 3 || turn == S::STEPS - 1) {
           const int scaled = (turn / 4 * 4 + quarter) * S::WARPS + warp;  // the piece that this lane scales
           if (scaled < S::ALL) {
 #pragma unroll
