@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from voicechat_mlx.nn.cuda.driver import MAJOR, MINOR, attribute
+from voicechat_mlx.nn.cuda.driver import MAJOR, MINOR, attribute, version
 from voicechat_mlx.nn.cuda.fatbin import packed, packs
 
 LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
@@ -31,10 +31,10 @@ class CompileError(RuntimeError):
 def machine_code(name: str, source: str) -> bytes:
     """The module that holds the kernel `name`, an `extern "C"` function of that source."""
     architecture = f"sm_{attribute(MAJOR)}{attribute(MINOR)}"
-    made_by = [compiler_version(), *OPTIONS, *(["fatbin"] if packs() else [])]
+    made_by = [compiler_version(), *OPTIONS, *([f"fatbin for {version()}"] if packs() else [])]
     digest = hashlib.sha256("\n".join([*made_by, source]).encode()).hexdigest()[:32]
     try:
-        kept = cache_folder() / f"{name}-{architecture}-{digest}.cubin"
+        kept = cache_folder() / f"{name}-{architecture}-{digest}.bin"
     except RuntimeError:  # nobody's home
         return packed(compiled(source, architecture), architecture)
     found = _kept(kept)

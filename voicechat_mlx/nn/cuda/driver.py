@@ -18,13 +18,27 @@ def attribute(number: int) -> int:
     return 0 if failed else value.value
 
 
+@cache
+def version() -> int:
+    """Of CUDA, as the driver knows it: 13000 is 13.0, 0 no driver."""
+    value, library = ctypes.c_int(0), _library()
+    return 0 if library is None or library.cuDriverGetVersion(ctypes.byref(value)) else value.value
+
+
 def loads(code: bytes) -> bool:
-    """Whether the driver takes the code, on a thread that computes on the GPU."""
-    module, library = ctypes.c_void_p(), _library()
-    if library is None or library.cuModuleLoadData(ctypes.byref(module), code):
+    """Whether the driver takes the code, on the first GPU."""
+    context, module, library = ctypes.c_void_p(), ctypes.c_void_p(), _library()
+    if library is None or library.cuInit(0) or library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0):
         return False
-    library.cuModuleUnload(module)
-    return True
+    if library.cuCtxPushCurrent_v2(context):  # a thread that has not computed yet has none
+        return False
+    try:
+        if library.cuModuleLoadData(ctypes.byref(module), code):
+            return False
+        library.cuModuleUnload(module)
+        return True
+    finally:
+        library.cuCtxPopCurrent_v2(ctypes.byref(context))
 
 
 @cache
