@@ -16,6 +16,7 @@ import numpy as np
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import LayersCache
 from voicechat_mlx.model import VoiceChat, VoicePrompt
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import Cache, arrays_of, limit_history
 from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.talker.backbone import BackboneCache
@@ -100,7 +101,8 @@ def hear_prompt(model: VoiceChat, state: DuplexState, prompt_ids: Sequence[int])
     for begin in range(0, len(prompt_ids), PROMPT_AT_ONCE):
         ids = mx.array([list(prompt_ids[begin : begin + PROMPT_AT_ONCE])], dtype=mx.uint32)
         pads = mx.broadcast_to(thinking.text, ids.shape)
-        hidden = model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
+        with cuda.meetings():
+            hidden = model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
         mx.async_eval(hidden, arrays_of(thinking))  # a kernel that fills buffers in place runs for its result alone
         yield
     for _ in prompt_ids[1:]:

@@ -21,6 +21,7 @@ from voicechat_mlx.codec.codec import CodecCache
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.duplex import FREE, DuplexState, first_codes, hear_prompt, speak, start, think
 from voicechat_mlx.model import VoiceChat
+from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.nn.worker import settle_worker
 from voicechat_mlx.perception.conformer import EncoderCache
@@ -200,10 +201,11 @@ class Pipeline:
         perception, cache = self._model.perception, self._past.encoder
         if mel.shape[1] == self._factor and not last:
             return self._model.run(hear, cache, mel)
-        encoded = perception.encoder(mel, cache, last=last)
-        if not padding_frame:
-            return perception.proj(encoded), encoded.astype(mx.float32)
-        everything = mx.concatenate([encoded, perception.encoder.padding_frame(cache)], axis=1)
+        with cuda.meetings():  # a frame of padding follows the frame before it
+            encoded = perception.encoder(mel, cache, last=last)
+            everything = encoded
+            if padding_frame:
+                everything = mx.concatenate([encoded, perception.encoder.padding_frame(cache)], axis=1)
         return perception.proj(everything), encoded.astype(mx.float32)
 
     def _spoken(self, state: DuplexState) -> mx.array:

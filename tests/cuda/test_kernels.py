@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 import mlx.core as mx
 import numpy as np
@@ -28,6 +29,7 @@ from voicechat_mlx.config import (
 )
 from voicechat_mlx.llm.attention import Attention
 from voicechat_mlx.llm.mamba import Mamba2Mixer
+from voicechat_mlx.llm.nemotron_h import NemotronH
 from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.activations import geglu, glu, relu_squared, silu
 from voicechat_mlx.nn.cache import Timeline, arrays_of, begin_step, end_step, limit_history
@@ -200,7 +202,7 @@ def test_a_product_on_packed_weights(monkeypatch: pytest.MonkeyPatch, bits: int,
     both_ways(monkeypatch, lambda: [fused(x, layer, norm=nn.RMSNorm(2176), residual=residual)])
 
 
-@pytest.mark.parametrize("width", [128, 2112, 2560])
+@pytest.mark.parametrize("width", [128, 2112, 2560, 4480, 9216, 10304])
 @pytest.mark.parametrize("bits", [0, 4, 8])
 def test_a_product_in_bfloat16(bits: int, width: int) -> None:
     """As in float32, but rounded after norm, product, bias and sum: 2^-9 each, which the square doubles."""
@@ -514,6 +516,44 @@ def test_mamba_step(monkeypatch: pytest.MonkeyPatch) -> None:
         return [mixer(frames[i], cache) for i in range(12)] + arrays_of(cache)
 
     both_ways(monkeypatch, run)
+
+
+def test_mamba_with_limits_is_as_written_between_its_projections(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = NemotronH(replace(TEXT, time_step_limit=(0.05, 0.1)))
+    randomise(layers)
+    frames = mx.random.normal((3, 1, 1, 128))
+
+    def run() -> list[mx.array]:
+        cache = layers.make_cache(1, mx.float32)
+        return [layers(frame, cache) for frame in frames]
+
+    both_ways(monkeypatch, run)
+
+
+def test_a_promise_of_a_chain_that_broke_off_is_kept_by_that_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, other = nn.Linear(192, 192), nn.Linear(192, 192)
+    randomise(layer)
+    randomise(other)
+    x = mx.random.normal((1, 1, 192))
+
+    def run() -> list[mx.array]:
+        with suppress(KeyError), cuda.chaining():
+            left = fused(fused(x, layer, activation=silu), layer)
+            raise KeyError
+        with cuda.chaining():
+            first = fused(x, other)
+            found = fused(left, other, residual=first)
+        return [cuda.settled(found)]
+
+    both_ways(monkeypatch, run)
+
+
+def test_a_cache_is_not_used_twice_in_a_chain() -> None:
+    """The second use would read what the first has not brought yet."""
+    conv, x = DepthwiseConv1d(64, 4, bias=False), mx.zeros((1, 1, 64))
+    cache = conv.make_cache(1, mx.float32)
+    with cuda.chaining(), pytest.raises(AssertionError, match="steps is set twice"):
+        conv(conv(x, cache), cache)
 
 
 def test_frames_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:

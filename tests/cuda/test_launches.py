@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from voicechat_mlx import duplex
 from voicechat_mlx.config import EncoderConfig
 from voicechat_mlx.conventions import MLX
 from voicechat_mlx.nn import cuda
+from voicechat_mlx.nn.cache import arrays_of
 from voicechat_mlx.nn.cuda.launch import Kernel
 from voicechat_mlx.perception.conformer import ConformerBlock
 from voicechat_mlx.precision import Precision
@@ -32,26 +34,32 @@ def test_a_frame_needs_no_more_launches_than_it_did() -> None:
 
 def test_what_nobody_holds_stays_inside_a_launch() -> None:
     """Each output costs the host as much as a small launch: of a layer's 17 results only what is read later is one."""
-    layer, outputs = ConformerBlock(EncoderConfig(d_model=256, n_heads=2)), []
-    layer.set_dtype(mx.bfloat16)
-    for part in layer.modules():
-        if hasattr(part, "prepare"):
-            part.prepare()
+    layers, outputs = [ConformerBlock(EncoderConfig(d_model=256, n_heads=2)) for _ in range(3)], []
+    for layer in layers:
+        layer.set_dtype(mx.bfloat16)
+        for part in layer.modules():
+            if hasattr(part, "prepare"):
+                part.prepare()
 
     def call(kernel: Kernel, inputs: Any, _: Any, __: int, ___: int, shapes: Any, dtypes: Any, *____: Any) -> Any:
         outputs.append([name for name in kernel.signature.outputs if name.startswith("out")])
         return unlaunched(inputs, shapes, dtypes)
 
     x = mx.zeros((1, 1, 256), dtype=mx.bfloat16)
-    with pretended(call, 132), cuda.meetings(), cuda.chaining():
-        cache = layer.make_cache(1, mx.bfloat16)
-        before = cache.attention.keys.steps, cache.attention.values.steps, cache.conv.steps
-        found = layer(x, cache)
-        cuda.settled(found)
-    (names,) = outputs
-    assert len(names) == 4  # the sum, two windows, the convolution's tail
-    moved = cache.attention.keys.steps, cache.attention.values.steps, cache.conv.steps
-    assert all(isinstance(new, mx.array) and new is not old for new, old in zip(moved, before, strict=True))
+    caches = [layer.make_cache(1, mx.bfloat16) for layer in layers]
+    before = [array for cache in caches for array in arrays_of(cache)]
+    gc.disable()  # nothing may hang on when Python looks for cycles
+    try:
+        with pretended(call, 132), cuda.meetings(), cuda.chaining():
+            for layer, cache in zip(layers, caches, strict=True):
+                x = layer(x, cache)
+            cuda.settled(x)
+    finally:
+        gc.enable()
+    assert [len(names) for names in outputs] == [4, 4, 4]  # the sum, two windows, the convolution's tail
+    moved = [array for cache in caches for array in arrays_of(cache)]
+    assert all(isinstance(array, mx.array) for array in moved)
+    assert sum(new is not old for new, old in zip(moved, before, strict=True)) == 3 * 3
 
 
 def test_a_prompt_of_one_token_reaches_every_attention_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ class Mamba2Mixer(nn.Module):
         """(B, T, z | x, B, C | dt) → y · silu(z), (B, T, width)."""
         batch, steps, _ = projected.shape
         z, xbc, dt = mx.split(projected, [self._width, self._width + self._conv_width], axis=-1)
-        xbc = self.conv1d(xbc, cache.conv).astype(mx.float32)
+        xbc = cuda.settled(self.conv1d(xbc, cache.conv)).astype(mx.float32)
         shared = self._groups * self._state_size
         x, b, c = mx.split(xbc, [self._width, self._width + shared], axis=-1)
         x = x.reshape(batch, steps, self._heads, self._head_dim)

@@ -139,8 +139,9 @@ class FastConformerEncoder(nn.Module):
     def __call__(self, mel: mx.array, cache: EncoderCache | None = None, *, last: bool | None = None) -> mx.array:
         """(B, T, features) → (B, F, d_model): the frames that the rows so far complete; see `pre_encode`."""
         last = cache is None if last is None else last
-        cache = cache or self.make_cache(mel.shape[0], mel.dtype)
-        x = self.pre_encode(mel, cache.pre_encode, last=last).astype(self.pre_encode.out.bias.dtype)
+        dtype = self.pre_encode.out.bias.dtype
+        cache = cache or self.make_cache(mel.shape[0], dtype)
+        x = self.pre_encode(mel, cache.pre_encode, last=last).astype(dtype)
         return self._blocks(x, cache, padding=False)
 
     def padding_frame(self, cache: EncoderCache) -> mx.array:

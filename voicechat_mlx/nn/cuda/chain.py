@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
-from weakref import ref
+from weakref import WeakKeyDictionary, ref
 
 import mlx.core as mx
 
@@ -27,13 +27,12 @@ from voicechat_mlx.nn.cuda.launch import (
 from voicechat_mlx.nn.cuda.meeting import leave_words, take_words
 from voicechat_mlx.nn.cuda.promise import Array, Promise, Result, settled
 from voicechat_mlx.nn.cuda.source import Link, Source, name_of
+from voicechat_mlx.nn.cuda.step import SUM_BYTES
 
 SPARED = 2
-"""Multiprocessors left to what runs beside a chain, such as the transducer, for which all blocks would have to wait."""
+"""Multiprocessors left to what runs beside a chain, such as random numbers, for which all blocks would have to wait."""
 GIVEN, LEAST_ASKED = 48 * 1024, 48_016
 """Bytes of shared memory that a block may have, and what a kernel must ask for before MLX lets it have more."""
-SUM_BYTES = 1152
-"""Of shared memory that all steps share besides their inputs, or less."""
 LONGEST = 10
 """Steps in a launch, a layer of the encoder: a kernel of more takes long to compile, and saves little."""
 Results = list[mx.array | None]
@@ -46,43 +45,49 @@ class Chain:
     def __init__(self) -> None:
         self._steps: list[Link] = []
         self._results: list[list[ref[Promise] | None]] = []
+        self._names: WeakKeyDictionary[Promise, str] = WeakKeyDictionary()
         self._kept: list[Promise] = []
 
     def record(self, step: Link) -> list[Promise | None]:
         """Promises of what `launch` gives for the step."""
-        step = step.reading(_settled_unless_recorded)  # which may run what is recorded
+        step = step.reading(lambda value: value if value in self else settled(value))  # which may run what is recorded
         if len(self._steps) == LONGEST or (step.leads and self._steps):
             self.run()
-        step = step.reading(_recorded_or_settled)
-        promises: list[Promise | None] = []
-        for i, each in enumerate(step.results):
-            name = name_of(len(self._steps), i)
-            promises.append(None if each is None else Promise(*each, self.run, Result(*each, name)))
+        step = step.reading(self._result_or_settled)
+        promises = [None if each is None else Promise(*each, self.run) for each in step.results]
+        for i, promise in enumerate(promises):
+            if promise is not None:
+                self._names[promise] = name_of(len(self._steps), i)
         self._steps.append(step)
         self._results.append([None if each is None else ref(each) for each in promises])
         return promises
 
-    def keep(self, promise: Promise) -> None:
-        """Hold it until it is kept."""
+    def __contains__(self, value: object) -> bool:
+        """Whether it is promised, and its step has not run."""
+        return isinstance(value, Promise) and value in self._names
+
+    def keep(self, promise: Promise, owner: object, name: str) -> None:
+        """Set the attribute when the step has run; until then it has its old value, and nobody may read that again."""
+        waiting = [place for each in self._kept for place in each.owners]
+        assert not any(owner is other and name == taken for other, taken in waiting), f"{name} is set twice in a chain"
+        promise.owners.append((owner, name))
         self._kept.append(promise)
 
     def run(self) -> None:
-        """Keep all promises that somebody still holds."""
+        """Launch what is recorded, and put the results where somebody still holds their promise."""
         steps, rows = self._steps, [[each() if each else None for each in row] for row in self._results]
         self._steps, self._results, self._kept = [], [], []
+        self._names.clear()
         held = [[each is not None for each in row] for row in rows]
         for promises, arrays in zip(rows, launch(steps, held) if steps else [], strict=True):
             for promise, array in zip(promises, arrays, strict=True):
                 if promise is not None and array is not None:
                     promise.put(array)
 
-
-def _settled_unless_recorded(value: Array) -> Array:
-    return value if isinstance(value, Promise) and value.recorded is not None else settled(value)
-
-
-def _recorded_or_settled(value: Array) -> Array:
-    return value.recorded if isinstance(value, Promise) and value.recorded is not None else settled(value)
+    def _result_or_settled(self, value: Array) -> Array:
+        if isinstance(value, Promise) and value in self:
+            return Result(value.shape, value.dtype, self._names[value])
+        return settled(value)
 
 
 _recorded: ContextVar[Chain | None] = ContextVar("recorded", default=None)
@@ -90,7 +95,7 @@ _recorded: ContextVar[Chain | None] = ContextVar("recorded", default=None)
 
 @contextmanager
 def chaining() -> Iterator[None]:
-    """Record products, where that is possible."""
+    """Record steps, where that is possible."""
     if not available() or recording():
         yield
         return
@@ -104,7 +109,7 @@ def chaining() -> Iterator[None]:
 
 
 def recording() -> Chain | None:
-    """The chain that products go into now."""
+    """The chain that steps go into now."""
     return _recorded.get()
 
 
@@ -122,9 +127,8 @@ def take(step: Link) -> list[Any]:
 def keep(x: Array, owner: object, name: str) -> None:
     """Set an attribute to an array, now or as soon as it is there: caches hold no promises."""
     chain = recording()
-    if chain and isinstance(x, Promise) and x.recorded is not None:
-        x.owners.append((owner, name))
-        chain.keep(x)
+    if chain and isinstance(x, Promise) and x in chain:
+        chain.keep(x, owner, name)
     else:
         setattr(owner, name, settled(x))
 

@@ -3,7 +3,7 @@
 // its channels. Several steps are a launch of their own, which has as many blocks as there is work.
 template <typename P, typename Meet, typename T, typename A, typename B, typename NW, typename NB>
 __device__ void depthwise(
-    uint4*, Meet& meet, const T* tail, const T* x, const A* taps, const B* bias, const NW* norm_weight, const NB* norm_bias,
+    uint4*, Meet& meet, const T* x, const T* tail, const A* taps, const B* bias, const NW* norm_weight, const NB* norm_bias,
     T* y, T* next_tail) {
   constexpr int K = P::K, C = P::C, THREADS = P::THREADS, SHARE = P::NORM ? C : THREADS;
   constexpr int SHARES = (C + SHARE - 1) / SHARE, MINE = (SHARE + THREADS - 1) / THREADS;  // of a step; channels of a thread

@@ -12,6 +12,7 @@ from voicechat_mlx.nn.cuda.later import as_input
 from voicechat_mlx.nn.cuda.launch import LEAST_NUMBERS, THREADS, Template, bits, constants, run
 from voicechat_mlx.nn.cuda.meeting import leave_words, take_words
 from voicechat_mlx.nn.cuda.part import Part
+from voicechat_mlx.nn.cuda.step import SUM_BYTES
 
 LARGE_BLOCK = 1024
 """Threads where few blocks do all the work."""
@@ -122,9 +123,10 @@ def rel_attention(
     biases: tuple[mx.array, mx.array],
     seen: mx.array,
 ) -> list[Any]:
-    """qkv (1, 1, 3d), tails (1, L, d), positions (H, L + 1, D), biases (H, D), seen () → (1, 1, d), moved tails.
+    """qkv (1, 1, 3d), tails (1, L, d), positions (H, L + 1, D), biases (H, D) → (1, 1, d), moved tails.
 
-    Promises, while a chain is recorded; so are those of `depthwise` and `mamba_frame`.
+    Of the tails the last `seen[0]` frames are real. Here, in `depthwise` and in `mamba_frame` the results are promises
+    while a chain is recorded.
     """
     heads, head_dim = biases[0].shape
     _, left, width = tails[0].shape
@@ -160,9 +162,9 @@ def depthwise(
         "NORM": norm is not None,
         "EPS": bits(eps),
     }
-    inputs = (tail, as_input(x), taps, bias, weight, norm_bias)
+    inputs = (as_input(x), tail, taps, bias, weight, norm_bias)
     outputs = ((tuple(x.shape), x.dtype), (tuple(tail.shape), x.dtype))
-    part = Part("depthwise", template, inputs, outputs, tiles=steps * shares, sum_bytes=256)
+    part = Part("depthwise", template, inputs, outputs, tiles=steps * shares, sum_bytes=SUM_BYTES)
     return take(part) if steps == 1 else launch([part])[0]
 
 

@@ -15,13 +15,21 @@ class Later(Promise):
     """norm(x), left to the product that reads it first; made by itself if somebody else wants it before."""
 
     def __init__(self, x: Array, norm: Norm, plain: Callable[[mx.array], mx.array]) -> None:
-        super().__init__(tuple(x.shape), x.dtype, self._by_itself)
-        self.x, self.norm, self._plain = x, norm, plain
+        super().__init__(tuple(x.shape), x.dtype)
+        self.x: Array | None = x
+        self.norm, self._plain = norm, plain
         self.entered: Array | None = None
-        """What that product gives as norm(x)."""
+        """What that product gives as norm(x), which is needed no more then."""
 
-    def _by_itself(self) -> mx.array:
-        return self._plain(settled(self.x)) if self.entered is None else settled(self.entered)
+    def enter(self, entered: Array) -> None:
+        """Let go of x, so that it can stay inside a launch."""
+        self.x, self.entered = None, entered
+
+    def settled(self) -> mx.array:
+        """norm(x), now."""
+        if self.array is None:
+            self.put(self._plain(settled(self.x)) if self.entered is None else settled(self.entered))
+        return super().settled()
 
 
 def later(x: mx.array, norm: Norm, plain: Callable[[mx.array], mx.array]) -> mx.array:

@@ -1,6 +1,6 @@
 // One frame of a Mamba-2 mixer between its projections: the causal convolution of x, B and C with SiLU, then
-// S = exp(Δ A) S + Δ x ⊗ B and y = (S C + D x) · silu(z). One block per head; `projected` holds z, x, B, C and Δ. The state is
-// on its way before the blocks meet, and the convolution has added up what is older than the frame.
+// S = exp(Δ A) S + Δ x ⊗ B and y = (S C + D x) · silu(z). A block takes a head, or several in turn; `projected` holds z, x, B,
+// C and Δ. The state is on its way before the blocks meet, and the convolution has added up what is older than the frame.
 template <typename P, typename Meet, typename T, typename A, typename B, typename S>
 __device__ void mamba_frame(
     uint4*, Meet& meet, const T* projected, const T* tail, const A* taps, const B* bias, const float* decay, const S* skip,

@@ -9,7 +9,7 @@ from typing import Any
 import mlx.core as mx
 
 from voicechat_mlx.nn.cuda.launch import C_TYPES, THREADS
-from voicechat_mlx.nn.cuda.promise import Array
+from voicechat_mlx.nn.cuda.promise import Array, Promise
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Part:
     function: str
     template: dict[str, int | bool | mx.Dtype]
     inputs: tuple[Array | None, ...]
-    """In the function's order."""
+    """In the function's order. The first may be what an earlier step of the same launch gives."""
     outputs: tuple[tuple[tuple[int, ...], mx.Dtype], ...]
     """Shapes and dtypes, in the function's order."""
     tiles: int
@@ -33,8 +33,10 @@ class Part:
     held_bytes = 0
 
     def reading(self, found: Callable[[Array], Array]) -> Part:
-        """The same with each input as `found` says."""
-        return replace(self, inputs=tuple(None if each is None else found(each) for each in self.inputs))
+        """The same with its first input as `found` says. The others are read before the blocks meet."""
+        assert not any(isinstance(each, Promise) for each in self.inputs[1:]), "only the first input can be a promise"
+        assert self.inputs[0] is not None
+        return replace(self, inputs=(found(self.inputs[0]), *self.inputs[1:]))
 
     def placed(self, blocks: int) -> Part:
         """The same as a part of a chain of so many blocks."""

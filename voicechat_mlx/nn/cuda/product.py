@@ -51,12 +51,12 @@ def product(
     While a chain is recorded these are promises of arrays; see `settled`.
     """
     left = x if isinstance(x, Later) and x.entered is None and x.array is None and before is None else None
-    source, first = (left.x, left.norm) if left else (as_input(x), before)
+    source, first = (left.x, left.norm) if left and left.x is not None else (as_input(x), before)
     residual = None if residual is None else as_input(residual)
     step = Step(source, weights, norm, first, activation, residual, half, keeps_normed)
     out, entered = take(step)
     if left:
-        left.entered = entered
+        left.enter(entered)
     return cast(mx.array, out), cast(mx.array, x if entered is None else entered)
 
 

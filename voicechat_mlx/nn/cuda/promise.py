@@ -25,17 +25,10 @@ class Result:
 
 
 class Promise:
-    """An array that `make` gives, or that somebody `put`s there before it is asked for."""
+    """An array that will be `put` here; `make` sees to it that it is, when somebody asks for it before."""
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        dtype: mx.Dtype,
-        make: Callable[[], mx.array | None],
-        recorded: Result | None = None,
-    ) -> None:
-        """`recorded` in a chain that has not been launched."""
-        self.shape, self.dtype, self._make, self.recorded = shape, dtype, make, recorded
+    def __init__(self, shape: tuple[int, ...], dtype: mx.Dtype, make: Callable[[], None] | None = None) -> None:
+        self.shape, self.dtype, self.make = shape, dtype, make
         self.array: mx.array | None = None
         self.owners: list[tuple[object, str]] = []
         """Of attributes that shall be set to the array as soon as it is there."""
@@ -47,16 +40,14 @@ class Promise:
 
     def put(self, array: mx.array) -> None:
         """Here it is."""
-        self.array, self.recorded = array, None
+        self.array = array
         for owner, name in self.owners:
             setattr(owner, name, array)
 
     def settled(self) -> mx.array:
         """The array, which is made now if it is not there."""
-        if self.array is None:
-            made = self._make()
-            if made is not None:
-                self.put(made)
+        if self.array is None and self.make is not None:
+            self.make()
         assert self.array is not None
         return self.array
 

@@ -1,6 +1,6 @@
 // Relative-position attention of one new frame over its window: score_j = ((q + u) · k_j + (q + w) · p_j) / √D.
 // The window is LEFT earlier frames, of which at most the newest `seen` are real, and the new one, which also moves into the
-// returned windows. One block per head; what is older than the new frame is on its way before the blocks meet.
+// returned windows. A block takes a head, or several in turn; what is older than the new frame is on its way before the blocks meet.
 template <typename P, typename Meet, typename T, typename A>
 __device__ void rel_attention(
     uint4*, Meet& meet, const T* qkv, const T* key_tail, const T* value_tail, const A* positions, const A* u, const A* w,

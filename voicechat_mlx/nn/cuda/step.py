@@ -16,6 +16,8 @@ MOST_READS = 20
 """Of 16 bytes that a thread of a chain may have on the way: 80 registers."""
 TENSOR_TILE = 16
 """Outputs of a tile where tensor cores multiply."""
+SUM_BYTES = 1152
+"""Of shared memory for what the warps of a tile add up, or less; the system takes as much of each block."""
 LANES = 32
 """Of a warp; each writes one of the warp's outputs."""
 PAIRED = (geglu, glu)
@@ -88,8 +90,7 @@ class Step:
 
     headers = ("product.cuh", "tensor_product.cuh")
     leads = False
-    sum_bytes = 1152
-    """What the warps of a tile add up, or less."""
+    sum_bytes = SUM_BYTES
 
     def reading(self, found: Callable[[Array], Array]) -> Step:
         """The same with each row as `found` says."""
