@@ -127,9 +127,11 @@ class Pipeline:
         """
         self.prepare()
         mel = mx.array(rows)[None]
-        if self._whole_frames and not last and self._past.duplex.begun and len(rows) % self._factor == 0:
-            return self._by_frames(mel)
-        return self._by_stages(mel, last=last, padding_frame=padding_frame)
+        if last or not self._whole_frames:
+            return self._by_stages(mel, last=last, padding_frame=padding_frame)
+        first = mel.shape[1] % self._factor  # of the stream, a frame of one row and a path of its own
+        blocks = [self._by_stages(mel[:, :first], last=False, padding_frame=False)] if first else []
+        return _joined([*blocks, self._by_frames(mel[:, first:])] if first < mel.shape[1] else blocks)
 
     def flush(self) -> NDArray[np.float32]:
         """The last `codec.delay` samples of the stream."""
@@ -233,6 +235,20 @@ class Pipeline:
             done: list[mx.array] = []
             yield done
             mx.eval(done)
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """One after another."""
+    if len(blocks) == 1:
+        return blocks[0]
+    ids = (
+        np.concatenate(parts)
+        for parts in zip(*((b.ids.text, b.ids.function, b.ids.codes) for b in blocks), strict=True)
+    )
+    pieces = Pieces()
+    for block in blocks:
+        pieces += block.pieces
+    return Block(Ids(*ids), pieces, np.concatenate([block.wave for block in blocks]))
 
 
 def hear(model: VoiceChat, cache: EncoderCache, mel: mx.array) -> tuple[mx.array, mx.array]:

@@ -10,7 +10,9 @@ import pytest
 
 from tests.models import SHALLOW, build, speech
 from tests.talks import assert_identical, assert_same, talk
+from voicechat_mlx import Session
 from voicechat_mlx.nn import cache as caches
+from voicechat_mlx.pipeline import Block, Pipeline
 
 FRAME = 1280
 
@@ -34,6 +36,29 @@ def test_whole_frames_give_the_same_talk_as_stages(system_prompt: str) -> None:
     expected = talk(stages, pcm, frames, system_prompt=system_prompt)
     assert_same(talk(whole, pcm, frames, system_prompt=system_prompt), expected)
     assert_same(talk(whole, pcm, [4 * FRAME], system_prompt=system_prompt), expected)
+
+
+@pytest.mark.usefixtures("as_written")
+@pytest.mark.parametrize("system_prompt", ["", "Be brief."])
+def test_where_frames_are_queued_only_the_first_is_not(monkeypatch: pytest.MonkeyPatch, system_prompt: str) -> None:
+    """However the sound is cut: in bfloat16 the other way would round elsewhere, and be slower."""
+    by_stages: list[int] = []
+    as_it_is = Pipeline._by_stages
+
+    def counted(self: Pipeline, mel: mx.array, **options: bool) -> Block:
+        by_stages.append(mel.shape[1])
+        return as_it_is(self, mel, **options)
+
+    monkeypatch.setattr(Pipeline, "_by_stages", counted)
+    model = build()
+    model.run.compiled = True
+    pcm = speech(1.0)
+    for size in (FRAME, 5 * FRAME, len(pcm)):
+        session = Session(model, system_prompt)
+        for begin in range(0, len(pcm), size):
+            session.push(pcm[begin : begin + size])
+        assert by_stages == [1], size
+        by_stages.clear()
 
 
 @pytest.mark.slow
