@@ -347,6 +347,7 @@ __device__ typename P::T finished(float value, float partner, float kept, const 
   using T = typename P::T;
   if (P::BIAS) {
     value = up(static_cast<T>(value + up(bias[place])));
+    partner = P::PAIRED ? up(static_cast<T>(partner + up(bias[place + P::N / 2]))) : 0.0f;
   }
   value = activated<P::ACT>(value, partner);
   return static_cast<T>(P::RESIDUAL ? kept + (P::HALF ? 0.5f : 1.0f) * value : value);
