@@ -29,15 +29,13 @@ def made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """The sources that were compiled, in place of the compiler."""
     sources: list[str] = []
 
-    def compiled(source: str, architecture: str) -> bytes:
-        assert architecture == "sm_90"
+    def compiled(source: str, target: str) -> bytes:
+        assert target == "sm_90"
         sources.append(source)
         return CODE
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(compiler, "compiled", compiled)
-    monkeypatch.setattr(compiler, "packs", lambda: False)
-    monkeypatch.setattr(compiler, "packed", lambda code, architecture: code)
     monkeypatch.setattr(compiler, "attribute", {compiler.MAJOR: 9, compiler.MINOR: 0}.get)
     monkeypatch.setattr(compiler, "compiler_version", lambda: "13.0")
     return sources
@@ -82,14 +80,6 @@ def test_another_compiler_makes_its_own(made: list[str], monkeypatch: pytest.Mon
     compiler.machine_code("k", "a")
     monkeypatch.setattr(compiler, "compiler_version", lambda: "12.9")
     compiler.machine_code("k", "a")
-    assert made == ["a", "a"]
-
-
-def test_what_was_kept_is_made_again_once_it_can_be_packed(made: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler.machine_code("k", "a")
-    monkeypatch.setattr(compiler, "packs", lambda: True)
-    monkeypatch.setattr(compiler, "packed", lambda code, architecture: code[:6])
-    assert [compiler.machine_code("k", "a") for _ in range(2)] == [CODE[:6]] * 2
     assert made == ["a", "a"]
 
 

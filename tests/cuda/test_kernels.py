@@ -162,10 +162,11 @@ def test_a_product_with_its_norm(monkeypatch: pytest.MonkeyPatch, norm: str, row
 
 @pytest.mark.parametrize("outputs", [200, 5000, 13000])
 @pytest.mark.parametrize("activation", [glu, geglu])
+@pytest.mark.parametrize("bias", [True, False])
 def test_a_product_whose_halves_join(
-    monkeypatch: pytest.MonkeyPatch, outputs: int, activation: Callable[[mx.array], mx.array]
+    monkeypatch: pytest.MonkeyPatch, outputs: int, activation: Callable[[mx.array], mx.array], bias: bool
 ) -> None:
-    layer, norm = nn.Linear(64, outputs, bias=False), nn.RMSNorm(64)
+    layer, norm = nn.Linear(64, outputs, bias=bias), nn.RMSNorm(64)
     randomise(layer)
     x = mx.random.normal((2, 1, 64))
     both_ways(monkeypatch, lambda: [fused(x, layer, norm=norm, activation=activation)])
@@ -544,6 +545,31 @@ def test_a_promise_of_a_chain_that_broke_off_is_kept_by_that_chain(monkeypatch: 
             first = fused(x, other)
             found = fused(left, other, residual=first)
         return [cuda.settled(found)]
+
+    both_ways(monkeypatch, run)
+
+
+def test_a_cache_of_a_chain_that_broke_off_is_not_set_back() -> None:
+    conv, x = DepthwiseConv1d(64, 4, bias=False), mx.random.normal((1, 1, 64))
+    randomise(conv)
+    cache = conv.make_cache(1, mx.float32)
+    with suppress(KeyError), cuda.chaining():
+        left = conv(x, cache)
+        raise KeyError
+    cache.steps = mx.ones_like(cache.steps)
+    cuda.settled(left)
+    assert cache.steps.min().item() == 1.0
+
+
+def test_a_norm_with_another_epsilon_is_no_part_of_a_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, before, norm = nn.Linear(64, 64), nn.LayerNorm(64, eps=1e-3), nn.RMSNorm(64, eps=1e-6)
+    for part in (layer, before, norm):
+        randomise(part)
+    x = mx.random.normal((1, 1, 64)) * 0.1
+
+    def run() -> list[mx.array]:
+        with cuda.chaining():
+            return [cuda.settled(fused(normed(fused(x, layer), before), layer, norm=norm))]
 
     both_ways(monkeypatch, run)
 

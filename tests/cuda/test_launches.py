@@ -33,7 +33,7 @@ def test_a_frame_needs_no_more_launches_than_it_did() -> None:
 
 
 def test_what_nobody_holds_stays_inside_a_launch() -> None:
-    """Each output costs the host as much as a small launch: of a layer's 17 results only what is read later is one."""
+    """Each output costs the host a few microseconds: of a layer's 17 results only what is read later is one."""
     layers, outputs = [ConformerBlock(EncoderConfig(d_model=256, n_heads=2)) for _ in range(3)], []
     for layer in layers:
         layer.set_dtype(mx.bfloat16)

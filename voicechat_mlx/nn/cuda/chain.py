@@ -66,12 +66,20 @@ class Chain:
         """Whether it is promised, and its step has not run."""
         return isinstance(value, Promise) and value in self._names
 
-    def keep(self, promise: Promise, owner: object, name: str) -> None:
+    def keep(self, value: Array, owner: object, name: str) -> None:
         """Set the attribute when the step has run; until then it has its old value, and nobody may read that again."""
         waiting = [place for each in self._kept for place in each.owners]
         assert not any(owner is other and name == taken for other, taken in waiting), f"{name} is set twice in a chain"
-        promise.owners.append((owner, name))
-        self._kept.append(promise)
+        if isinstance(value, Promise) and value in self:
+            value.owners.append((owner, name))
+            self._kept.append(value)
+        else:
+            setattr(owner, name, settled(value))
+
+    def break_off(self) -> None:
+        """Set no attribute any more."""
+        for promise in self._kept:
+            promise.owners.clear()
 
     def run(self) -> None:
         """Launch what is recorded, and put the results where somebody still holds their promise."""
@@ -95,7 +103,7 @@ _recorded: ContextVar[Chain | None] = ContextVar("recorded", default=None)
 
 @contextmanager
 def chaining() -> Iterator[None]:
-    """Record steps, where that is possible."""
+    """Record steps, where that is possible, and run them at the end; inside another one, at that one's end."""
     if not available() or recording():
         yield
         return
@@ -104,6 +112,9 @@ def chaining() -> Iterator[None]:
     try:
         yield
         chain.run()
+    except BaseException:
+        chain.break_off()
+        raise
     finally:
         _recorded.reset(token)
 
@@ -126,8 +137,7 @@ def take(step: Link) -> list[Any]:
 
 def keep(x: Array, owner: object, name: str) -> None:
     """Set an attribute to an array, now or as soon as it is there: caches hold no promises."""
-    chain = recording()
-    if chain and isinstance(x, Promise) and x in chain:
+    if chain := recording():
         chain.keep(x, owner, name)
     else:
         setattr(owner, name, settled(x))

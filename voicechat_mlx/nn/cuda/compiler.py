@@ -15,8 +15,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from voicechat_mlx.nn.cuda.driver import MAJOR, MINOR, attribute, version
-from voicechat_mlx.nn.cuda.fatbin import packed, packs
+from voicechat_mlx.nn.cuda.driver import MAJOR, MINOR, attribute
 
 LIBRARIES = ("libnvrtc.so.13", "libnvrtc.so.12")
 """MLX's CUDA back end has loaded one of them, and that one is taken: another may know no such driver."""
@@ -30,18 +29,21 @@ class CompileError(RuntimeError):
 
 def machine_code(name: str, source: str) -> bytes:
     """The module that holds the kernel `name`, an `extern "C"` function of that source."""
-    architecture = f"sm_{attribute(MAJOR)}{attribute(MINOR)}"
-    made_by = [compiler_version(), *OPTIONS, *([f"fatbin for {version()}"] if packs() else [])]
-    digest = hashlib.sha256("\n".join([*made_by, source]).encode()).hexdigest()[:32]
+    digest = hashlib.sha256("\n".join([compiler_version(), *OPTIONS, source]).encode()).hexdigest()[:32]
     try:
-        kept = cache_folder() / f"{name}-{architecture}-{digest}.bin"
+        kept = cache_folder() / f"{name}-{architecture()}-{digest}.cubin"
     except RuntimeError:  # nobody's home
-        return packed(compiled(source, architecture), architecture)
+        return compiled(source, architecture())
     found = _kept(kept)
     if found is None:
-        found = packed(compiled(source, architecture), architecture)
+        found = compiled(source, architecture())
         _keep(found, kept)
     return found
+
+
+def architecture() -> str:
+    """Of the first GPU, such as `sm_90`."""
+    return f"sm_{attribute(MAJOR)}{attribute(MINOR)}"
 
 
 def cache_folder() -> Path:
@@ -73,12 +75,12 @@ def _keep(code: bytes, place: Path) -> None:
                 half_written.unlink(missing_ok=True)
 
 
-def compiled(source: str, architecture: str) -> bytes:
+def compiled(source: str, target: str) -> bytes:
     """Machine code for an architecture such as `sm_90`; needs no GPU."""
     library, program = _nvrtc(), ctypes.c_void_p()
     _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
-        words = [f"--gpu-architecture={architecture}", *OPTIONS]
+        words = [f"--gpu-architecture={target}", *OPTIONS]
         options = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
         if library.nvrtcCompileProgram(program, len(words), options):
             raise CompileError(_text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode())

@@ -39,6 +39,7 @@ def loads(code: bytes) -> bool:
         return True
     finally:
         library.cuCtxPopCurrent_v2(ctypes.byref(context))
+        library.cuDevicePrimaryCtxRelease_v2(0)
 
 
 @cache

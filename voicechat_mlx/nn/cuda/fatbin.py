@@ -1,4 +1,4 @@
-"""Machine code compressed in the container that NVIDIA's driver unpacks, a fat binary, to less than a third.
+"""Machine code compressed in the container that NVIDIA's driver unpacks, a fat binary, to about a quarter.
 
 MLX hashes a kernel's code at every launch, 3 to 5 bytes a nanosecond: of the 13 MB that the launches of a frame have
 together that was a quarter of the frame. NVIDIA's nvFatbin makes such containers; without it code stays as it is.
@@ -12,10 +12,10 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from voicechat_mlx.nn.cuda.driver import loads
+from voicechat_mlx.nn.cuda.driver import loads, version
 
 NAME = "libnvfatbin.so"
-VERSIONS = ("13", "12")
+VERSIONS = ("12", "13")
 OPTIONS = (b"-compress-all",)
 """Small code is packed as well."""
 
@@ -51,10 +51,10 @@ def packed(code: bytes, architecture: str) -> bytes:
 
 @cache
 def _library() -> ctypes.CDLL | None:
-    """From where pip installs it, which the loader does not know, or from the system."""
+    """The driver's version first; from where pip installs it, which the loader does not know, or from the system."""
     nvidia = importlib.util.find_spec("nvidia")
     folders = [Path(folder) for folder in (nvidia.submodule_search_locations or ())] if nvidia else []
-    names = [f"{NAME}.{version}" for version in VERSIONS]
+    names = [f"{NAME}.{each}" for each in sorted(VERSIONS, key=lambda each: each != str(version() // 1000))]
     installed = [place for folder in folders for name in names for place in sorted(folder.glob(f"*/lib/{name}"))]
     for place in [*map(str, installed), *names]:
         with suppress(OSError):

@@ -21,6 +21,10 @@ class Later(Promise):
         self.entered: Array | None = None
         """What that product gives as norm(x), which is needed no more then."""
 
+    def fits(self, norm: Norm | None) -> bool:
+        """Whether a product with that norm can have this one before it: nobody had it yet, and there is one epsilon."""
+        return self.x is not None and self.array is None and (norm is None or norm.eps == self.norm.eps)
+
     def enter(self, entered: Array) -> None:
         """Let go of x, so that it can stay inside a launch."""
         self.x, self.entered = None, entered

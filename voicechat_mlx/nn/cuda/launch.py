@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from voicechat_mlx.nn.cuda.compiler import machine_code
+from voicechat_mlx.nn.cuda.compiler import architecture, machine_code
 from voicechat_mlx.nn.cuda.driver import MAJOR, MULTIPROCESSORS, attribute
+from voicechat_mlx.nn.cuda.fatbin import packed
 from voicechat_mlx.nn.cuda.promise import Array, settled
 
 SOURCES = Path(__file__).parent
@@ -159,7 +160,7 @@ def _machine_code(
     parts = inputs, outputs, template, threads
     digest = hashlib.sha256(kernel.source(*parts, kernel.name).encode()).hexdigest()[:16]
     name = f"{kernel.name}_{digest}"
-    return name, machine_code(name, kernel.source(*parts, name))
+    return name, packed(machine_code(name, kernel.source(*parts, name)), architecture())
 
 
 @cache

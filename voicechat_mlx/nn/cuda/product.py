@@ -50,8 +50,8 @@ def product(
     s is x + `before`, or `before`, a LayerNorm, of x, or x itself. With `keeps_normed`, norm(s) is given in its place.
     While a chain is recorded these are promises of arrays; see `settled`.
     """
-    left = x if isinstance(x, Later) and x.entered is None and x.array is None and before is None else None
-    source, first = (left.x, left.norm) if left and left.x is not None else (as_input(x), before)
+    left = x if isinstance(x, Later) and before is None and x.fits(norm) else None
+    source, first = (cast(Array, left.x), left.norm) if left else (as_input(x), before)
     residual = None if residual is None else as_input(residual)
     step = Step(source, weights, norm, first, activation, residual, half, keeps_normed)
     out, entered = take(step)

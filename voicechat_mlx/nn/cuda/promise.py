@@ -48,7 +48,7 @@ class Promise:
         """The array, which is made now if it is not there."""
         if self.array is None and self.make is not None:
             self.make()
-        assert self.array is not None
+        assert self.array is not None, "the launch that would have made it failed"
         return self.array
 
 
