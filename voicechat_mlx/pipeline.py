@@ -1,7 +1,8 @@
 """From mel rows to answered frames: perception, transcript, the duplex loop and the codec, with all their caches.
 
 Two ways, one meaning. Compiled (on a GPU), a frame is queued from mel rows to samples and the host looks once, at the
-end. Otherwise perception and codec take many frames at once, and each stage is waited for and timed.
+end. Otherwise, and for the first frame and what the end brings, perception and codec take many frames at once, and each
+stage is waited for and timed.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class Pipeline:
         mel = mx.array(rows)[None]
         if last or not self._whole_frames:
             return self._by_stages(mel, last=last, padding_frame=padding_frame)
-        first = mel.shape[1] % self._factor  # of the stream, a frame of one row and a path of its own
+        first = 0 if self._frames else 1  # of the stream, a frame of one row and a path of its own
         blocks = [self._by_stages(mel[:, :first], last=False, padding_frame=False)] if first else []
         return _joined([*blocks, self._by_frames(mel[:, first:])] if first < mel.shape[1] else blocks)
 

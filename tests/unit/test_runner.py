@@ -40,7 +40,7 @@ def test_whole_frames_give_the_same_talk_as_stages(system_prompt: str) -> None:
 
 @pytest.mark.usefixtures("as_written")
 @pytest.mark.parametrize("system_prompt", ["", "Be brief."])
-def test_where_frames_are_queued_only_the_first_is_not(monkeypatch: pytest.MonkeyPatch, system_prompt: str) -> None:
+def test_all_frames_but_the_first_are_queued_until_the_end(monkeypatch: pytest.MonkeyPatch, system_prompt: str) -> None:
     """However the sound is cut: in bfloat16 the other way would round elsewhere, and be slower."""
     by_stages: list[int] = []
     as_it_is = Pipeline._by_stages
