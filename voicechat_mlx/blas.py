@@ -12,6 +12,7 @@ import importlib.metadata
 import logging
 import os
 import sys
+from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
@@ -41,10 +42,12 @@ def preload_openblas() -> str | None:
 
 
 def _has_gpu_back_end() -> bool:
+    """Whether MLX's library is that of a CUDA package. The CPU's has the same name: the one installed last is there."""
     for distribution in _GPU_BACK_ENDS:
         try:
-            importlib.metadata.version(distribution)
+            files = importlib.metadata.files(distribution) or []
         except importlib.metadata.PackageNotFoundError:
             continue
-        return True
+        libraries = [file for file in files if file.name == "libmlx.so" and file.size is not None]
+        return all(Path(str(file.locate())).stat().st_size == file.size for file in libraries)
     return False

@@ -105,5 +105,5 @@ def test_a_port_that_is_taken_is_named(capsys: pytest.CaptureFixture[str]) -> No
 
 def test_a_missing_package_is_named_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "uvicorn" else object())
-    with pytest.raises(InputError, match=r"pip install 'voicechat-mlx\[serve\]'"):
+    with pytest.raises(InputError, match=r"pip install starlette uvicorn websockets"):
         require_packages()

@@ -7,6 +7,7 @@ import importlib.metadata
 import logging
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -64,15 +65,20 @@ def test_a_machine_without_openblas_carries_on_and_is_told_what_to_install(loade
     assert "apt install libopenblas0-pthread" in caplog.text
 
 
-@pytest.mark.parametrize("installed", [True, False])
-def test_the_gpu_back_end_is_recognised_by_its_package(monkeypatch, installed) -> None:
-    def version(name: str) -> str:
+@pytest.mark.parametrize(("installed", "size", "expected"), [(True, 7, True), (True, 8, False), (False, 7, False)])
+def test_the_gpu_back_end_is_recognised_by_its_library(monkeypatch, tmp_path, installed, size, expected) -> None:
+    """With the CPU's package installed over it, its name is left and its library is not."""
+    library = tmp_path / "libmlx.so"
+    library.write_bytes(bytes(7))
+    listed = SimpleNamespace(name="libmlx.so", size=size, locate=lambda: library)
+
+    def files(name: str) -> list[SimpleNamespace]:
         if installed and name == "mlx-cuda-13":
-            return "1"
+            return [SimpleNamespace(name="other", size=None, locate=lambda: tmp_path / "no"), listed]
         raise importlib.metadata.PackageNotFoundError(name)
 
-    monkeypatch.setattr(importlib.metadata, "version", version)
-    assert blas._has_gpu_back_end() is installed
+    monkeypatch.setattr(importlib.metadata, "files", files)
+    assert blas._has_gpu_back_end() is expected
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux needs it")

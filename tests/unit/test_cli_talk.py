@@ -211,7 +211,7 @@ def test_what_makes_no_sense_is_refused_in_one_line(place, capsys, words: list[s
 
 def test_what_is_missing_for_devices_is_named_with_what_installs_it(place, capsys, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "sounddevice", None)
-    check_refused(capsys, ["talk"], r"pip install 'voicechat-mlx\[talk\]', or use --input-file")
+    check_refused(capsys, ["talk"], r"pip install sounddevice, or use --input-file")
 
     def without_portaudio(name: str) -> None:
         raise OSError("PortAudio library not found")

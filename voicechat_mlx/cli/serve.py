@@ -91,7 +91,7 @@ def require_packages() -> None:
     """Raises InputError with the command that installs what is missing."""
     for name in NEEDED:
         if importlib.util.find_spec(name) is None:
-            raise InputError(f"serve needs {name}; install it with: pip install 'voicechat-mlx[serve]'")
+            raise InputError(f"serve needs {name}; install it with: pip install {' '.join(NEEDED)}")
 
 
 def _limits(arguments: argparse.Namespace) -> Limits:

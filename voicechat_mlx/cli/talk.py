@@ -155,7 +155,7 @@ def _partner(arguments: argparse.Namespace) -> Iterator[Partner]:
     """Whom to talk to: a session here, or a server."""
     if arguments.url:
         if importlib.util.find_spec("websockets") is None:
-            raise InputError("talk --url needs websockets; install it with: pip install 'voicechat-mlx[talk]'")
+            raise InputError("talk --url needs websockets; install it with: pip install websockets")
         from voicechat_mlx.cli.talk_remote import remote
 
         token = arguments.token if arguments.token is not None else os.environ.get(TOKEN_VARIABLE) or None

@@ -36,7 +36,7 @@ def require_sounddevice() -> Any:
         return importlib.import_module("sounddevice")
     except ImportError:
         raise InputError(
-            "talk needs sounddevice; install it with: pip install 'voicechat-mlx[talk]', or use --input-file"
+            "talk needs sounddevice; install it with: pip install sounddevice, or use --input-file"
         ) from None
     except OSError:
         raise InputError(
