@@ -16,7 +16,6 @@ import numpy as np
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.llm.nemotron_h import LayersCache
 from voicechat_mlx.model import VoiceChat, VoicePrompt
-from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import Cache, arrays_of, limit_history
 from voicechat_mlx.nn.fused import fused
 from voicechat_mlx.talker.backbone import BackboneCache
@@ -100,9 +99,7 @@ def hear_prompt(model: VoiceChat, state: DuplexState, prompt_ids: Sequence[int])
     thinking = state.thinking
     for begin in range(0, len(prompt_ids), PROMPT_AT_ONCE):
         ids = mx.array([list(prompt_ids[begin : begin + PROMPT_AT_ONCE])], dtype=mx.uint32)
-        pads = mx.broadcast_to(thinking.text, ids.shape)
-        with cuda.meetings():
-            hidden = model.llm(model.fuse(pads, model.embed_tokens(ids), pads), thinking.layers)
+        hidden = model.run.plain(read, thinking, ids)
         mx.async_eval(hidden, arrays_of(thinking))  # a kernel that fills buffers in place runs for its result alone
         yield
     for _ in prompt_ids[1:]:
@@ -110,6 +107,13 @@ def hear_prompt(model: VoiceChat, state: DuplexState, prompt_ids: Sequence[int])
         mx.async_eval(arrays_of(state))
         yield
     state.begun = bool(prompt_ids)
+
+
+def read(model: VoiceChat, state: Thinking, ids: mx.array) -> mx.array:
+    """Advance the language model by prompt tokens (1, T), on the audio channel: hidden states (1, T, hidden)."""
+    pads = mx.broadcast_to(state.text, ids.shape)
+    hidden: mx.array = model.llm(model.fuse(pads, model.embed_tokens(ids), pads), state.layers)
+    return hidden
 
 
 def first_codes(model: VoiceChat, conventions: Conventions) -> mx.array:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Protocol
 
@@ -22,7 +23,6 @@ from voicechat_mlx.codec.codec import CodecCache
 from voicechat_mlx.conventions import Conventions
 from voicechat_mlx.duplex import FREE, DuplexState, first_codes, hear_prompt, speak, start, think
 from voicechat_mlx.model import VoiceChat
-from voicechat_mlx.nn import cuda
 from voicechat_mlx.nn.cache import Cache, arrays_of
 from voicechat_mlx.nn.worker import settle_worker
 from voicechat_mlx.perception.conformer import EncoderCache
@@ -201,15 +201,13 @@ class Pipeline:
 
     def _perceived(self, mel: mx.array, *, last: bool, padding_frame: bool) -> tuple[mx.array, mx.array]:
         """Projected frames for the loop, and encoded ones in float32 for the transcript, without the padding frame."""
-        perception, cache = self._model.perception, self._past.encoder
+        run, cache = self._model.run, self._past.encoder
         if mel.shape[1] == self._factor and not last:
-            return self._model.run(hear, cache, mel)
-        with cuda.meetings():  # a frame of padding follows the frame before it
-            encoded = perception.encoder(mel, cache, last=last)
-            everything = encoded
-            if padding_frame:
-                everything = mx.concatenate([encoded, perception.encoder.padding_frame(cache)], axis=1)
-        return perception.proj(everything), encoded.astype(mx.float32)
+            return run(hear, cache, mel)
+        found: tuple[mx.array, mx.array] = run.plain(
+            partial(hear_many, last=last, padding_frame=padding_frame), cache, mel
+        )
+        return found
 
     def _spoken(self, state: DuplexState) -> mx.array:
         if not state.begun:
@@ -256,6 +254,19 @@ def hear(model: VoiceChat, cache: EncoderCache, mel: mx.array) -> tuple[mx.array
     """Mel rows (1, T, features) → projected (1, F, hidden), and encoded (1, F, d_model) in float32."""
     projected, encoded = model.perception(mel, cache)
     return projected, encoded.astype(mx.float32)
+
+
+def hear_many(
+    model: VoiceChat, cache: EncoderCache, mel: mx.array, *, last: bool, padding_frame: bool
+) -> tuple[mx.array, mx.array]:
+    """Any number of rows (1, T, features), perhaps the last and a padding frame → the same as `hear`, but for padding.
+
+    The padding frame is projected for the loop and not encoded for the transcript.
+    """
+    encoder = model.perception.encoder
+    encoded = encoder(mel, cache, last=last)
+    everything = mx.concatenate([encoded, encoder.padding_frame(cache)], axis=1) if padding_frame else encoded
+    return model.perception.proj(everything), encoded.astype(mx.float32)
 
 
 def transcribe(model: VoiceChat, cache: RnntCache, encoded: mx.array) -> mx.array:

@@ -17,34 +17,42 @@ def test_float32_makes_every_number_float32_and_every_index_int32(tiny_torch_lay
     assert {array.dtype for array in loaded(tiny_torch_layout).values()} == {mx.float32, mx.int32}
 
 
-def test_bfloat16_leaves_codec_rnnt_and_recurrence_in_float32(tiny_fp32) -> None:
-    parameters = loaded(tiny_fp32, precision=precision("bfloat16"))
-    for name, dtype in {
-        "perception.proj.weight": mx.bfloat16,
-        "embed_tokens.weight": mx.bfloat16,
-        "llm.layers.0.mixer.norm.weight": mx.bfloat16,
-        "llm.layers.0.mixer.A_log": mx.float32,
-        "llm.layers.0.mixer.D": mx.float32,
-        "llm.layers.0.mixer.dt_bias": mx.float32,
-        "talker.backbone.norm.weight": mx.bfloat16,
-        "rnnt_joint.enc.weight": mx.float32,
-        "codec.decoder.layers.0.weight": mx.float32,
-        "codec_silence_tokens": mx.int32,
-    }.items():
-        assert parameters[name].dtype == dtype, name
-
-
-def test_mixed_leaves_what_chooses_the_codes_in_float32(tiny_fp32) -> None:
-    parameters = loaded(tiny_fp32, precision=precision("mixed"))
-    for name, dtype in {
-        "talker.backbone.norm.weight": mx.bfloat16,
-        "talker.embed_code.weight": mx.bfloat16,
-        "talker.mog_head.proj_mus.weight": mx.float32,
-        "talker.mog_head.low_mat": mx.float32,
-        "talker.rvq_embs": mx.float32,
-        "embed_tokens.weight": mx.bfloat16,
-    }.items():
-        assert parameters[name].dtype == dtype, name
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "bfloat16",
+            {
+                "perception.proj.weight": mx.bfloat16,
+                "embed_tokens.weight": mx.bfloat16,
+                "llm.layers.0.mixer.norm.weight": mx.bfloat16,
+                "llm.layers.0.mixer.A_log": mx.float32,
+                "llm.layers.0.mixer.D": mx.float32,
+                "llm.layers.0.mixer.dt_bias": mx.float32,
+                "talker.backbone.norm.weight": mx.bfloat16,
+                "rnnt_joint.enc.weight": mx.float32,
+                "codec.decoder.layers.0.weight": mx.float32,
+                "codec_silence_tokens": mx.int32,
+            },
+        ),
+        (
+            "mixed",
+            {
+                "talker.backbone.norm.weight": mx.bfloat16,
+                "talker.embed_code.weight": mx.bfloat16,
+                "talker.mog_head.proj_mus.weight": mx.float32,
+                "talker.mog_head.low_mat": mx.float32,
+                "talker.rvq_embs": mx.float32,
+                "embed_tokens.weight": mx.bfloat16,
+            },
+        ),
+    ],
+)
+def test_each_precision_leaves_in_float32_what_needs_it(tiny_fp32, name: str, expected: dict[str, mx.Dtype]) -> None:
+    """Recurrence, codec and RNNT always; in `mixed` also what chooses the codes."""
+    parameters = loaded(tiny_fp32, precision=precision(name))
+    for parameter, dtype in expected.items():
+        assert parameters[parameter].dtype == dtype, parameter
 
 
 def test_a_talk_in_each_precision(tiny_fp32) -> None:

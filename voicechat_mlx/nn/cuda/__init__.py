@@ -1,7 +1,7 @@
 """Kernels for MLX's CUDA back end: per-frame steps there are bound by launches, so neighbours are joined.
 
 Each has a plain MLX twin in the module that calls it, which every other back end runs and which says what it computes.
-The sources are the .cu files beside this one.
+The sources are the .cu and .cuh files beside this one.
 """
 
 from voicechat_mlx.nn.cuda.chain import chaining, keep, recording

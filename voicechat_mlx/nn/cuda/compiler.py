@@ -78,28 +78,30 @@ def _keep(code: bytes, place: Path) -> None:
 def compiled(source: str, target: str) -> bytes:
     """Machine code for an architecture such as `sm_90`; needs no GPU."""
     library, program = _nvrtc(), ctypes.c_void_p()
-    _check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
+    check(library.nvrtcCreateProgram(ctypes.byref(program), source.encode(), b"kernel.cu", 0, None, None))
     try:
         words = [f"--gpu-architecture={target}", *OPTIONS]
         options = (ctypes.c_char_p * len(words))(*(word.encode() for word in words))
         if library.nvrtcCompileProgram(program, len(words), options):
-            raise CompileError(_text(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode())
-        return _text(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
+            raise CompileError(output_of(library.nvrtcGetProgramLogSize, library.nvrtcGetProgramLog, program).decode())
+        return output_of(library.nvrtcGetCUBINSize, library.nvrtcGetCUBIN, program)
     finally:
         library.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _text(size_of: Callable[..., int], get: Callable[..., int], program: ctypes.c_void_p) -> bytes:
+def output_of(size_of: Callable[..., int], get: Callable[..., int], program: ctypes.c_void_p) -> bytes:
+    """What one of NVIDIA's compilers has made: its size first, then itself."""
     size = ctypes.c_size_t()
-    _check(size_of(program, ctypes.byref(size)))
+    check(size_of(program, ctypes.byref(size)))
     held = ctypes.create_string_buffer(size.value)
-    _check(get(program, held))
+    check(get(program, held))
     return held.raw
 
 
-def _check(failed: int) -> None:
+def check(failed: int) -> None:
+    """Raises CompileError for any answer of such a compiler but 0."""
     if failed:
-        raise CompileError(f"NVRTC failed with error {failed}")
+        raise CompileError(f"the compiler failed with error {failed}")
 
 
 @cache
@@ -115,5 +117,5 @@ def _nvrtc() -> ctypes.CDLL:
 def compiler_version() -> str:
     """Such as `13.0`."""
     major, minor = ctypes.c_int(), ctypes.c_int()
-    _check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
+    check(_nvrtc().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)))
     return f"{major.value}.{minor.value}"

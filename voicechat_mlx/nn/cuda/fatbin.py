@@ -12,6 +12,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
+from voicechat_mlx.nn.cuda.compiler import CompileError, check, output_of
 from voicechat_mlx.nn.cuda.driver import loads, version
 
 NAME = "libnvfatbin.so"
@@ -20,31 +21,21 @@ OPTIONS = (b"-compress-all",)
 """Small code is packed as well."""
 
 
-@cache
-def packs() -> bool:
-    """Whether nvFatbin is installed."""
-    return _library() is not None
-
-
 def packed(code: bytes, architecture: str) -> bytes:
     """Machine code for an architecture such as `sm_90` in a fat binary, or as it is if nobody can pack or unpack it."""
     library = _library()
     if library is None:
         return code
-    handle, size = ctypes.c_void_p(), ctypes.c_size_t()
-    options = (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
+    handle, options = ctypes.c_void_p(), (ctypes.c_char_p * len(OPTIONS))(*OPTIONS)
     if library.nvFatbinCreate(ctypes.byref(handle), options, ctypes.c_size_t(len(OPTIONS))):
         return code
     try:
         capability = architecture.removeprefix("sm_").encode()
-        if library.nvFatbinAddCubin(handle, code, ctypes.c_size_t(len(code)), capability, b"kernel"):
-            return code
-        if library.nvFatbinSize(handle, ctypes.byref(size)):
-            return code
-        held = ctypes.create_string_buffer(size.value)
-        if library.nvFatbinGet(handle, held) or not loads(held.raw):
-            return code
-        return held.raw
+        check(library.nvFatbinAddCubin(handle, code, ctypes.c_size_t(len(code)), capability, b"kernel"))
+        found = output_of(library.nvFatbinSize, library.nvFatbinGet, handle)
+        return found if loads(found) else code
+    except CompileError:
+        return code
     finally:
         library.nvFatbinDestroy(ctypes.byref(handle))
 
